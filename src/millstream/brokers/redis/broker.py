@@ -1,0 +1,534 @@
+"""RedisStreamBroker: the contract of `brokers/base.py` on Redis and Valkey."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Self
+
+from redis import Redis
+from redis.cluster import RedisCluster
+
+from millstream.brokers.arguments import check_block, check_count, check_idle, check_limits, id_list
+from millstream.brokers.base import StreamBroker
+from millstream.brokers.payload import DEFAULT_MAX_PAYLOAD, check_name, encode_body, encode_data
+from millstream.brokers.redis import lag, scripts, wire
+from millstream.brokers.redis.calls import Caller
+from millstream.brokers.redis.connect import open_link, parse_url
+from millstream.brokers.redis.failures import FAILURES, BadAddId, NoGroup, NoKey, translate
+from millstream.brokers.redis.following import follow, last_generated_id
+from millstream.brokers.redis.link import Argument, ClusterLink, Link, PoolLink
+from millstream.brokers.redis.reading import GroupReader, Memory, create_group
+from millstream.errors import (
+    AccessDenied,
+    BrokerError,
+    ConfigurationError,
+    IdNotGreater,
+    InvalidInput,
+    InvalidName,
+    StreamNotFound,
+)
+from millstream.message import (
+    ClaimPage,
+    GroupInfo,
+    Message,
+    PendingMessage,
+    canonical_id,
+    format_id,
+    parse_id,
+    parse_range,
+)
+
+log = logging.getLogger("millstream.brokers.redis")
+
+BATCH = 1000  # ids or entries per script: Lua cannot unpack eight thousand, and a script stops the server
+BATCH_BYTES = 64 * 1024 * 1024  # far below the gigabyte at which a server drops a client that sends it
+PAGE = 10_000  # entries per XRANGE
+PENDING_PAGE = 1000
+
+
+class RedisStreamBroker(StreamBroker):
+    """Streams on a Redis or Valkey server, its Sentinel-watched master, or a Cluster.
+
+    The stream's name is its key. The server is asked at once, so that a wrong address or password shows here.
+
+    ``url`` is explained in `millstream.brokers.redis.connect`; what it says wins over the arguments.
+    ``max_stream_length`` trims by the safe rule of xtrim, not at every addition but at every twentieth of
+    it: streams grow that much longer in between. None, the default, never trims by itself.
+    ``key_ttl`` is for how many seconds the ``key`` of an addition is remembered.
+    ``retry_for`` is for how many seconds calls are repeated when the connection is lost.
+    """
+
+    def __init__(
+        self,
+        url: str = "redis://localhost:6379/0",
+        *,
+        max_payload: int = DEFAULT_MAX_PAYLOAD,
+        max_stream_length: int | None = None,
+        key_ttl: float = 86400.0,
+        retry_for: float = 5.0,
+        **connection: Any,
+    ) -> None:
+        super().__init__()
+        target = parse_url(url, connection)
+        options: dict[str, Any] = {
+            "max_payload": max_payload,
+            "max_stream_length": max_stream_length,
+            "key_ttl": key_ttl,
+            "retry_for": retry_for,
+        }
+        self._start(open_link(target), target.connection.get("socket_timeout"), **(options | target.broker))
+
+    @classmethod
+    def from_client(
+        cls,
+        client: Redis | RedisCluster,
+        *,
+        max_payload: int = DEFAULT_MAX_PAYLOAD,
+        max_stream_length: int | None = None,
+        key_ttl: float = 86400.0,
+        retry_for: float = 5.0,
+    ) -> Self:
+        """A broker on the connections of an existing client, which stays the caller's to close."""
+        link: Link
+        if isinstance(client, RedisCluster):
+            cluster: Any = client
+            kwargs = cluster.get_connection_kwargs()
+            node = cluster.get_default_node()
+            link = ClusterLink(cluster, f"{node.host}:{node.port}" if node else "a cluster", owned=False)
+        else:
+            kwargs = client.connection_pool.connection_kwargs
+            address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+            link = PoolLink(client.connection_pool, address, owned=False)
+        broker = cls.__new__(cls)
+        StreamBroker.__init__(broker)
+        broker._start(
+            link,
+            kwargs.get("socket_timeout"),
+            max_payload=max_payload,
+            max_stream_length=max_stream_length,
+            key_ttl=key_ttl,
+            retry_for=retry_for,
+        )
+        return broker
+
+    def _start(
+        self,
+        link: Link,
+        socket_timeout: float | None,
+        *,
+        max_payload: int,
+        max_stream_length: int | None,
+        key_ttl: float,
+        retry_for: float,
+    ) -> None:
+        if max_payload < 1:
+            raise ConfigurationError(f"max_payload must be at least 1 byte, not {max_payload!r}")
+        if max_stream_length is not None and max_stream_length < 1:
+            raise ConfigurationError(
+                f"max_stream_length must be at least 1 or None, not {max_stream_length!r}"
+            )
+        if not key_ttl > 0:
+            raise ConfigurationError(f"key_ttl must be more than 0 seconds, not {key_ttl!r}")
+        if not retry_for >= 0:
+            raise ConfigurationError(f"retry_for must be 0 seconds or more, not {retry_for!r}")
+        self._max_payload, self._max_stream_length = max_payload, max_stream_length
+        self._key_ttl_ms = max(1, round(key_ttl * 1000))
+        self._socket_timeout = socket_timeout
+        self._caller = Caller(link, retry_for)
+        self._call, self._script = self._caller.call, self._caller.script
+        self._memory = Memory()
+        self._reader = GroupReader(self._caller, self._memory, socket_timeout)
+        # Additions since the last automatic trim, by stream.
+        self._grown: dict[str, int] = {}
+        # Whether the server has XACKDEL: asked when it first matters. False makes xackdel use Lua.
+        self._native_ackdel: bool | None = None
+        try:
+            link.exchange("", ("PING",))  # once, not repeated: who starts a program wants to know at once
+        except FAILURES as error:
+            link.close()
+            raise translate(error, link.address, None) from (error.__cause__ or error)
+
+    # -- adding ------------------------------------------------------------------------------------
+
+    def xadd(
+        self,
+        stream: str,
+        data: Mapping[str, Any],
+        *,
+        id: str = "*",  # noqa: A002 - the name of the Redis argument, and public
+        maxlen: int | None = None,
+        minid: str | None = None,
+        plain: bool = False,
+        key: str | None = None,
+        type: str | None = None,  # noqa: A002 - the name of the wire field, and public
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
+        check_name("stream", stream)
+        body = encode_body(data, self._max_payload, type, headers)
+        if id != "*":
+            id = _add_id(id)  # noqa: A001
+        fields = ("data", body) if isinstance(body, bytes) else wire.fields_of(body)
+        try:
+            if key is None and maxlen is None and minid is None:
+                raw: bytes = self._call(stream, "XADD", stream, id, *fields, repeat=False)
+                entry_id = raw.decode()
+            else:
+                entry_id = self._add_specially(stream, id, fields, maxlen, minid, plain, key)
+        except BadAddId as error:
+            raise IdNotGreater(stream, id, last_generated_id(self._caller, stream)) from error.__cause__
+        if self._max_stream_length is not None:
+            self._trim_by_itself(stream, 1)
+        return entry_id
+
+    def _add_specially(
+        self,
+        stream: str,
+        entry_id: str,
+        fields: tuple[Argument, ...],
+        maxlen: int | None,
+        minid: str | None,
+        plain: bool,
+        key: str | None,
+    ) -> str:
+        """An addition that trims, or has a key."""
+        check_limits(maxlen, minid)
+        mode, limit = _limit(maxlen, minid)
+        if key is None and plain:
+            raw: bytes = self._call(stream, "XADD", stream, mode, "=", limit, entry_id, *fields, repeat=False)
+            return raw.decode()
+        if key is None:
+            reply = self._script(scripts.ADD_TRIM, (stream,), mode, limit, entry_id, *fields, repeat=False)
+        else:
+            memory = self._once_key(stream, check_name("key", key))
+            reply = self._script(
+                scripts.ADD_ONCE,
+                (stream, memory),
+                *(self._key_ttl_ms, mode, limit, int(plain), entry_id, *fields),
+            )
+        found, removed, more, excess = reply
+        if more:
+            self._trim_on(stream, mode, limit, removed, excess)
+        return str(found, "ascii")
+
+    def _once_key(self, stream: str, key: str) -> str:
+        """Where a caller's key is remembered: in the stream's own slot, so that one script reaches both."""
+        tag_start = stream.find("{")
+        tag_end = stream.find("}", tag_start + 1)
+        if tag_start >= 0 and tag_end > tag_start + 1:
+            return f"{stream}:once:{key}"  # the name has a hash tag of its own
+        if "}" in stream and isinstance(self._caller.link, ClusterLink):
+            raise InvalidName("stream", stream, "on a cluster, key= needs a name without '}'")
+        return f"{{{stream}}}:once:{key}"
+
+    def xadd_many(self, stream: str, items: Iterable[Mapping[str, Any]]) -> list[str]:
+        check_name("stream", stream)
+        limit = self._max_payload
+        bodies = [encode_data(item, limit) for item in items]
+        ids: list[str] = []
+        try:
+            for batch in _batches(bodies):
+                reply = self._script(scripts.ADD_MANY, (stream,), *batch, repeat=False)
+                ids += [entry_id.decode() for entry_id in reply]
+        except BadAddId as error:
+            raise IdNotGreater(stream, "*", last_generated_id(self._caller, stream)) from error.__cause__
+        except BrokerError as error:
+            error.ids = ids
+            raise
+        if self._max_stream_length is not None and ids:
+            self._trim_by_itself(stream, len(ids))
+        return ids
+
+    def _trim_by_itself(self, stream: str, added: int) -> None:
+        assert self._max_stream_length is not None
+        grown = self._grown.get(stream, 0) + added
+        if grown < max(1, min(1000, self._max_stream_length // 20)):
+            self._grown[stream] = grown
+            return
+        if len(self._grown) > 10_000:
+            self._grown.clear()
+        self._grown.pop(stream, None)
+        try:
+            self._trim_on(stream, "MAXLEN", self._max_stream_length)
+        except BrokerError as error:
+            # The addition succeeded, and that is what the caller has to hear.
+            log.warning("could not trim stream %r, will try again later: %s", stream, error)
+
+    # -- groups ------------------------------------------------------------------------------------
+
+    def create_group(self, stream: str, group: str, start_id: str = "$") -> None:
+        check_name("stream", stream)
+        check_name("group", group)
+        start = "$" if start_id == "$" else canonical_id(start_id)
+        deletions = self._memory.deletions
+        create_group(self._caller, stream, group, start)
+        self._memory.learn(stream, group, deletions)
+
+    def delete_group(self, stream: str, group: str) -> bool:
+        check_name("stream", stream)
+        check_name("group", group)
+        # Before, so that a reader of ours that wakes does not make it anew; after, so that one that
+        # was reading meanwhile does not remember it.
+        self._memory.forget(stream, group)
+        try:
+            return bool(self._call(stream, "XGROUP", "DESTROY", stream, group))
+        except NoKey:
+            return False
+        finally:
+            self._memory.forget(stream, group)
+
+    def delete_consumer(self, stream: str, group: str, consumer: str, *, only_idle: bool = False) -> int:
+        _check_names(stream, group, consumer)
+        self._memory.forget(stream, group, consumer)
+        try:
+            pending: int = self._script(
+                scripts.DELETE_CONSUMER, (stream,), group, consumer, "1" if only_idle else "0"
+            )
+        except (NoGroup, NoKey) as error:
+            raise self._reader.missing(stream, group) from error.__cause__
+        return pending
+
+    # -- reading as a group ------------------------------------------------------------------------
+
+    def xreadgroup(
+        self,
+        group: str,
+        consumer: str,
+        stream: str,
+        count: int = 1,
+        block_ms: int | None = 0,
+        *,
+        start: str = ">",
+    ) -> list[Message]:
+        _check_names(stream, group, consumer)
+        check_count(count)
+        check_block(block_ms)
+        if start == ">":
+            return self._reader.read_new(group, consumer, stream, count, block_ms)
+        return self._reader.read_history(group, consumer, stream, count, canonical_id(start))
+
+    def xack(self, stream: str, group: str, ids: str | Sequence[str]) -> int:
+        check_name("stream", stream)
+        check_name("group", group)
+        wanted = id_list(ids)
+        return sum(self._call(stream, "XACK", stream, group, *batch) for batch in _chunks(wanted))
+
+    def xackdel(self, stream: str, group: str, ids: str | Sequence[str]) -> int:
+        check_name("stream", stream)
+        check_name("group", group)
+        return sum(self._ackdel(stream, group, batch) for batch in _chunks(id_list(ids)))
+
+    def _ackdel(self, stream: str, group: str, ids: list[str]) -> int:
+        if self._native_ackdel is None:
+            try:
+                self._native_ackdel = bool(self._call(stream, "COMMAND", "INFO", "XACKDEL")[0])
+            except AccessDenied:
+                self._native_ackdel = False
+        deleted: int
+        if self._native_ackdel:
+            try:
+                deleted = self._script(scripts.ACKDEL_NATIVE, (stream,), group, *ids)
+                return deleted
+            except BrokerError as error:
+                # A user without the right, or an older server after a failover. Nothing was done.
+                if not (isinstance(error, AccessDenied) or "nknown" in str(error)):
+                    raise
+                self._native_ackdel = False
+        deleted = self._script(scripts.ACKDEL, (stream,), group, *ids)
+        return deleted
+
+    def xpending(
+        self,
+        stream: str,
+        group: str,
+        consumer: str | None = None,
+        *,
+        min_idle_ms: int = 0,
+        start: str = "-",
+        end: str = "+",
+        count: int | None = None,
+    ) -> list[PendingMessage]:
+        check_name("stream", stream)
+        check_name("group", group)
+        check_idle(min_idle_ms)
+        check_count(count)
+        low, high = map(format_id, parse_range(start, end))
+        idle: tuple[Argument, ...] = ("IDLE", min_idle_ms) if min_idle_ms else ()
+        owner: tuple[Argument, ...] = () if consumer is None else (check_name("consumer", consumer),)
+        found: list[PendingMessage] = []
+        while True:
+            want = PENDING_PAGE if count is None else min(PENDING_PAGE, count - len(found))
+            try:
+                reply = self._call(stream, "XPENDING", stream, group, *idle, low, high, want, *owner)
+            except (NoGroup, NoKey) as error:
+                raise self._reader.missing(stream, group) from error.__cause__
+            found += [
+                PendingMessage(entry_id.decode(), name.decode(), idle_ms, deliveries)
+                for entry_id, name, idle_ms, deliveries in reply
+            ]
+            if len(reply) < want or len(found) == count or found[-1].id == high:
+                return found
+            low = "(" + found[-1].id
+
+    def xclaim(
+        self, stream: str, group: str, consumer: str, min_idle_ms: int, ids: str | Sequence[str]
+    ) -> list[Message]:
+        _check_names(stream, group, consumer)
+        check_idle(min_idle_ms)
+        found: list[Message] = []
+        for batch in _chunks(id_list(ids)):
+            entries = self._reader.surviving(
+                stream, group, self._script, scripts.CLAIM, (stream,), group, consumer, min_idle_ms, *batch
+            )
+            found += wire.counted_messages(stream, entries)
+        return found
+
+    def xautoclaim_page(
+        self, stream: str, group: str, consumer: str, min_idle_ms: int, start: str = "0-0", count: int = 100
+    ) -> ClaimPage:
+        _check_names(stream, group, consumer)
+        check_idle(min_idle_ms)
+        check_count(count)
+        args = (group, consumer, min_idle_ms, canonical_id(start), count)
+        cursor, entries, deleted = self._reader.surviving(
+            stream, group, self._script, scripts.AUTOCLAIM, (stream,), *args
+        )
+        messages = wire.counted_messages(stream, entries)
+        return ClaimPage(cursor.decode(), messages, [entry_id.decode() for entry_id in deleted])
+
+    # -- reading without a group -------------------------------------------------------------------
+
+    def xrange(
+        self, stream: str, start: str = "-", end: str = "+", count: int | None = None
+    ) -> list[Message]:
+        return self._range("XRANGE", stream, start, end, count)
+
+    def xrevrange(
+        self, stream: str, end: str = "+", start: str = "-", count: int | None = None
+    ) -> list[Message]:
+        return self._range("XREVRANGE", stream, start, end, count)
+
+    def _range(self, command: str, stream: str, start: str, end: str, count: int | None) -> list[Message]:
+        """A range in either direction, in steps that do not hold up the server."""
+        check_name("stream", stream)
+        check_count(count)
+        low, high = map(format_id, parse_range(start, end))
+        near, far = (low, high) if command == "XRANGE" else (high, low)
+        found: list[Message] = []
+        while True:
+            want = PAGE if count is None else min(PAGE, count - len(found))
+            entries = self._call(stream, command, stream, near, far, "COUNT", want)
+            found += wire.messages(stream, entries, 0)
+            if len(entries) < want or len(found) == count or found[-1].id == far:
+                return found
+            near = "(" + found[-1].id
+
+    def xread(
+        self, streams: Mapping[str, str], count: int | None = None, block_ms: int | None = 0
+    ) -> list[Message]:
+        check_count(count)
+        check_block(block_ms)
+        if not streams:
+            raise InvalidInput("give at least one stream to read, with the id to read after: {'orders': '0'}")
+        after = {
+            check_name("stream", stream): "$" if entry_id == "$" else canonical_id(entry_id)
+            for stream, entry_id in streams.items()
+        }
+        return follow(self._caller, after, count, block_ms, self._socket_timeout)
+
+    # -- keeping house -----------------------------------------------------------------------------
+
+    def xlen(self, stream: str) -> int:
+        length: int = self._call(check_name("stream", stream), "XLEN", stream)
+        return length
+
+    def xtrim(
+        self, stream: str, max_len: int | None = None, min_id: str | None = None, *, plain: bool = False
+    ) -> int:
+        check_name("stream", stream)
+        check_limits(max_len, min_id, required=True)
+        mode, limit = _limit(max_len, min_id)
+        if plain:
+            removed: int = self._call(stream, "XTRIM", stream, mode, "=", limit)
+            return removed
+        return self._trim_on(stream, mode, limit)
+
+    def _trim_on(
+        self, stream: str, mode: str, limit: Argument, removed: int = 0, excess: int | None = None
+    ) -> int:
+        """Trim in bounded steps, until what was too much in the beginning is gone or needed."""
+        while True:
+            step, more, found = self._script(scripts.TRIM, (stream,), mode, limit)
+            removed += step
+            excess = found if excess is None else excess
+            if not more or removed >= excess:
+                return removed
+
+    def xdel(self, stream: str, ids: str | Sequence[str]) -> int:
+        check_name("stream", stream)
+        return sum(self._call(stream, "XDEL", stream, *batch) for batch in _chunks(id_list(ids)))
+
+    def delete_stream(self, stream: str) -> bool:
+        check_name("stream", stream)
+        self._memory.forget(stream)
+        try:
+            return bool(self._call(stream, "UNLINK", stream))
+        finally:
+            self._memory.forget(stream)
+
+    def group_info(self, stream: str) -> list[GroupInfo]:
+        check_name("stream", stream)
+        try:
+            return lag.group_info(self._caller, stream)
+        except NoKey as error:
+            raise StreamNotFound(stream) from error.__cause__
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._caller.close()
+
+
+def _check_names(stream: str, group: str, consumer: str) -> None:
+    check_name("stream", stream)
+    check_name("group", group)
+    check_name("consumer", consumer)
+
+
+def _add_id(text: str) -> str:
+    """The canonical form of an explicit id, or of ``ms-*``."""
+    if isinstance(text, str) and text.endswith("-*"):
+        ms = text[:-2]
+        if "-" not in ms:
+            return f"{parse_id(ms)[0]}-*"
+    return canonical_id(text)
+
+
+def _limit(maxlen: int | None, minid: str | None) -> tuple[str, Argument]:
+    """The word for a limit in Redis, and its value; empty where there is none."""
+    if maxlen is not None:
+        return "MAXLEN", maxlen
+    return ("", "") if minid is None else ("MINID", canonical_id(minid))
+
+
+def _chunks(ids: list[str]) -> Iterable[list[str]]:
+    return (ids[at : at + BATCH] for at in range(0, len(ids), BATCH))
+
+
+def _batches(bodies: list[bytes]) -> Iterable[list[bytes]]:
+    """Up to a thousand each; fewer only where a thousand are more than a server takes in one command."""
+    rest = iter(bodies)
+    while batch := list(islice(rest, BATCH)):
+        size = sum(map(len, batch))
+        if size <= BATCH_BYTES:
+            yield batch
+            continue
+        part: list[bytes] = []
+        for body in batch:
+            part.append(body)
+            if sum(map(len, part)) > BATCH_BYTES:
+                yield part
+                part = []
+        if part:
+            yield part

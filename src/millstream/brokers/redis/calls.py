@@ -1,0 +1,108 @@
+"""Calls that survive a lost connection, where surviving it is honest.
+
+A call that the server cannot have executed is repeated, whatever it is. One whose reply was lost is
+repeated only if a second execution does no harm; otherwise it ends with OutcomeUnknown.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+from millstream.brokers.redis.failures import FAILURES, ReplyLost, had_no_effect, translate
+from millstream.brokers.redis.link import Argument, Link
+from millstream.brokers.redis.scripts import Script
+from millstream.errors import BrokerClosed, BrokerUnavailable
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
+
+
+class Caller:
+    """Sends commands and scripts over a link, and repeats them for ``retry_for`` seconds."""
+
+    def __init__(self, link: Link, retry_for: float) -> None:
+        self.link = link
+        self.retry_for = retry_for
+        self._exchange = link.exchange
+        self._closed = threading.Event()
+        self.closed = False
+
+    def call(self, key: str, *args: Argument, repeat: bool = True, timeout: float | None = None) -> Any:
+        """The answer to a command on ``key``. ``repeat`` says that executing it twice does no harm."""
+        if self.closed:
+            raise BrokerClosed
+        try:
+            return self._exchange(key, args, timeout)
+        except FAILURES as error:
+            return self._settle(error, key, args, repeat, timeout)
+
+    def script(self, script: Script, keys: tuple[str, ...], *args: Argument, repeat: bool = True) -> Any:
+        """What a script returns."""
+        if self.closed:
+            raise BrokerClosed
+        command: tuple[Argument, ...] = ("EVALSHA", script.digest, script.keys, *keys, *args)
+        # The script cache is volatile (SCRIPT FLUSH, a restart, a failover), so a script may have to be
+        # loaded at any call. An unknown script executed nothing.
+        for _ in range(3):
+            try:
+                return self._exchange(keys[0], command)
+            except NoScriptError:
+                self.call(keys[0], "SCRIPT", "LOAD", script.source)
+            except FAILURES as error:
+                try:
+                    return self._settle(error, keys[0], command, repeat, None)
+                except _ScriptGone:
+                    self.call(keys[0], "SCRIPT", "LOAD", script.source)
+        raise BrokerUnavailable(
+            f"the server at {self.link.address} forgets its scripts as soon as they are loaded"
+        )
+
+    def close(self) -> None:
+        self.closed = True
+        self._closed.set()
+        self.link.close()
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but not past close()."""
+        self._closed.wait(seconds)
+
+    def _settle(
+        self,
+        error: BaseException,
+        key: str,
+        args: tuple[Argument, ...],
+        repeat: bool,
+        timeout: float | None,
+    ) -> Any:
+        """Repeat a failed call while that is right, or raise what its failure means."""
+        deadline = time.monotonic() + self.retry_for
+        pause = FIRST_PAUSE
+        while True:
+            if self.closed:
+                raise BrokerClosed from error
+            lost = isinstance(error, ReplyLost)
+            if not (had_no_effect(error) or (lost and repeat)):
+                if isinstance(error, NoScriptError):
+                    raise _ScriptGone from error
+                raise translate(error, self.link.address, key) from (error.__cause__ or error)
+            if time.monotonic() + pause > deadline:
+                if lost:
+                    # Harmless to repeat, so its outcome does not matter: it can be called again later.
+                    raise BrokerUnavailable(
+                        f"the connection to {self.link.address} was lost and did not come back within "
+                        f"{self.retry_for:g} s ({error.__cause__}); repeating the call later is safe"
+                    ) from error.__cause__
+                raise translate(error, self.link.address, key) from (error.__cause__ or error)
+            self.pause(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+            try:
+                return self._exchange(key, args, timeout)
+            except FAILURES as again:
+                error = again
+
+
+class _ScriptGone(Exception):
+    """A repeated script call found a server that does not know the script."""

@@ -1,0 +1,172 @@
+"""Every error that Millstream raises on purpose, in one tree.
+
+    MillstreamError
+    ├── ConfigurationError        a URL, an option or a file says something impossible
+    │   ├── UnknownScheme         no broker or driver answers to that URL
+    │   └── MissingExtra          the code is there, its client library is not
+    ├── InvalidInput              the caller's arguments; nothing was written
+    │   ├── InvalidName           a stream, group or consumer name
+    │   ├── InvalidId             not an entry id
+    │   ├── IdNotGreater          an explicit id at or below the newest one
+    │   ├── InvalidData           not a mapping of JSON values
+    │   └── PayloadTooLarge       over the broker's limit
+    └── BrokerError               what the broker answered
+        ├── StreamNotFound
+        ├── GroupNotFound
+        ├── WrongType             the key holds something that is not a stream
+        ├── BrokerFull            the server refuses writes: no memory or no disk
+        ├── AccessDenied          wrong password, or a user without the right
+        ├── BrokerUnavailable     not reachable now; the call had no effect, or may be repeated
+        ├── OutcomeUnknown        the reply was lost: the call may have taken effect
+        └── BrokerClosed          used after close()
+
+A message says what is wrong and what to do next; the values that caused it are attributes, and the
+error of a client library is kept as ``__cause__``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class MillstreamError(Exception):
+    """The base of every error in this package."""
+
+
+class ConfigurationError(MillstreamError):
+    """A URL, an option or a configuration file says something impossible."""
+
+
+class UnknownScheme(ConfigurationError):
+    """No implementation answers to the URL's scheme."""
+
+    def __init__(self, scheme: str, known: tuple[str, ...]) -> None:
+        self.scheme, self.known = scheme, known
+        super().__init__(f"no broker for the scheme {scheme!r}; use one of: {', '.join(known)}")
+
+
+class MissingExtra(ConfigurationError):
+    """The implementation exists, but the client library it needs is not installed."""
+
+    def __init__(self, extra: str, library: str) -> None:
+        self.extra, self.library = extra, library
+        super().__init__(
+            f"this needs the library {library!r}, which is not installed; "
+            f"run: pip install 'millstream[{extra}]'"
+        )
+
+
+class InvalidInput(MillstreamError, ValueError):
+    """The caller's arguments cannot be used. Nothing was written."""
+
+
+class InvalidName(InvalidInput):
+    """A stream, group or consumer name that no broker could keep safely."""
+
+    def __init__(self, kind: str, name: object, why: str) -> None:
+        self.kind, self.name = kind, name
+        super().__init__(f"{name!r} cannot be a {kind} name: {why}")
+
+
+class InvalidId(InvalidInput):
+    """Text that is not an entry id."""
+
+    def __init__(self, text: object, expected: str = "'ms-seq', such as '1700000000000-0'") -> None:
+        self.text = text
+        super().__init__(f"{text!r} is not an entry id; expected {expected}")
+
+
+class IdNotGreater(InvalidInput):
+    """An explicit id that is not above the newest id the stream ever had."""
+
+    def __init__(self, stream: str, entry_id: str, last_id: str | None) -> None:
+        self.stream, self.entry_id, self.last_id = stream, entry_id, last_id
+        newest = f"its newest id, {last_id}" if last_id else "its newest id"
+        super().__init__(
+            f"cannot add {entry_id} to {stream!r}: ids only grow, and it is not greater than {newest}; "
+            "give a greater one, or '*' to have one made"
+        )
+
+
+class InvalidData(InvalidInput):
+    """Data that is not a mapping of JSON values; ``path`` says where."""
+
+    def __init__(self, path: str, why: str) -> None:
+        self.path = path
+        super().__init__(f"{path}: {why}")
+
+
+class PayloadTooLarge(InvalidInput):
+    """Encoded data above the broker's limit."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size, self.limit = size, limit
+        super().__init__(
+            f"the data takes {size:,} bytes as JSON, and this broker accepts {limit:,}; store the large part "
+            "elsewhere and send its address, or open the broker with a larger max_payload"
+        )
+
+
+class BrokerError(MillstreamError):
+    """What the broker answered, or failed to answer.
+
+    ``ids`` is what `xadd_many` knows to be added when it fails between two steps; empty otherwise.
+    """
+
+    ids: Sequence[str] = ()
+
+
+class StreamNotFound(BrokerError, LookupError):
+    """The stream does not exist (yet)."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        super().__init__(
+            f"there is no stream {stream!r}; it comes to be with its first xadd(), or with create_group()"
+        )
+
+
+class GroupNotFound(BrokerError, LookupError):
+    """The stream exists, the consumer group does not."""
+
+    def __init__(self, stream: str, group: str) -> None:
+        self.stream, self.group = stream, group
+        super().__init__(
+            f"stream {stream!r} has no group {group!r}; "
+            f"call create_group({stream!r}, {group!r}, start_id='0') first ('$' for new entries only)"
+        )
+
+
+class WrongType(BrokerError, TypeError):
+    """The key exists and holds another kind of value."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        super().__init__(f"{stream!r} holds something that is not a stream; use another name")
+
+
+class BrokerFull(BrokerError):
+    """The server refuses writes because it has no memory or no disk left. Nothing was written."""
+
+
+class AccessDenied(BrokerError):
+    """Wrong credentials, or a user who may not do this."""
+
+
+class BrokerUnavailable(BrokerError, ConnectionError):
+    """The server cannot be reached, or is not ready. Repeating the call later is safe."""
+
+
+class OutcomeUnknown(BrokerUnavailable):
+    """The connection was lost after the call was sent: it may have taken effect.
+
+    Only raised where a repetition would not be harmless. A caller who gives ``key=`` to ``xadd``
+    never sees it, because then the broker repeats the call by itself.
+    """
+
+
+class BrokerClosed(BrokerError):
+    """The broker was closed; open a new one."""
+
+    def __init__(self) -> None:
+        super().__init__("this broker was closed; open a new one with open_broker()")

@@ -10,6 +10,13 @@
     │   ├── IdNotGreater          an explicit id at or below the newest one
     │   ├── InvalidData           not a mapping of JSON values
     │   └── PayloadTooLarge       over the broker's limit
+    ├── JobError                  what concerns one job
+    │   ├── UnknownJobType        nobody registered that type here
+    │   ├── InvalidPayload        the fields do not fit the job's type
+    │   ├── UnreadableEnvelope    bytes that are no job
+    │   ├── JobTimeout            an attempt took too long
+    │   └── StaleReservation      somebody else owns the job now; the call changed nothing
+    ├── UnsupportedByDriver       this driver cannot do that; see its Capabilities
     └── BrokerError               what the broker answered
         ├── StreamNotFound
         ├── GroupNotFound
@@ -105,6 +112,62 @@ class PayloadTooLarge(InvalidInput):
             f"the data takes {size:,} bytes as JSON, and this broker accepts {limit:,}; store the large part "
             "elsewhere and send its address, or open the broker with a larger max_payload"
         )
+
+
+class JobError(MillstreamError):
+    """What concerns one job."""
+
+
+class UnknownJobType(JobError, LookupError):
+    """A job's type that nobody registered in this process."""
+
+    def __init__(self, type_name: str, known: tuple[str, ...] = ()) -> None:
+        self.type_name, self.known = type_name, known
+        listed = f"; known here: {', '.join(known[:20])}" if known else "; none is known here"
+        super().__init__(
+            f"no job type {type_name!r} is registered{listed}; "
+            "import the module that defines it before the worker starts"
+        )
+
+
+class InvalidPayload(JobError, ValueError):
+    """Fields that do not fit the job's type; ``why`` names the field."""
+
+    def __init__(self, type_name: str, why: str) -> None:
+        self.type_name, self.why = type_name, why
+        super().__init__(f"the fields of {type_name} are not valid: {why}")
+
+
+class UnreadableEnvelope(JobError, ValueError):
+    """Bytes on a queue that are no job, or that another codec wrote."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(f"an entry of the queue cannot be read as a job: {why}")
+
+
+class JobTimeout(JobError, TimeoutError):
+    """An attempt that took longer than its timeout."""
+
+    def __init__(self, job_id: str, seconds: float) -> None:
+        self.job_id, self.seconds = job_id, seconds
+        super().__init__(f"job {job_id} did not finish within its timeout of {seconds:g} s")
+
+
+class StaleReservation(JobError):
+    """The lease was lost: somebody else owns the job now, or it is settled. Nothing was changed."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} is not this caller's any more: its lease ended, or it was settled")
+
+
+class UnsupportedByDriver(MillstreamError):
+    """What a driver cannot do, and says so instead of ignoring it."""
+
+    def __init__(self, driver: str, what: str) -> None:
+        self.driver, self.what = driver, what
+        super().__init__(f"the {driver} driver does not support {what}; docs/drivers.md says which ones do")
 
 
 class BrokerError(MillstreamError):

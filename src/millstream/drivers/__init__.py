@@ -1,0 +1,1 @@
+"""Job delivery: one contract, and its implementations."""

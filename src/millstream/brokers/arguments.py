@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from millstream.errors import InvalidId, InvalidInput
 from millstream.message import canonical_id, parse_id
 
-# An id as a broker writes it, up to 19 digits each, which always fit into 64 bits. Nearly every id comes
-# straight from a message; this test costs a third of taking it apart and putting it together again.
-_CANONICAL = re.compile(r"(?:0|[1-9][0-9]{0,18})-(?:0|[1-9][0-9]{0,18})").fullmatch
+# Ids as a broker writes them, each followed by a comma; up to 19 digits always fit into 64 bits. Nearly every
+# id comes straight from a message, and one match over all of them costs a fifth of taking each apart.
+_NUMBER = "(?:0|[1-9][0-9]{0,18})"
+_ALL_CANONICAL = re.compile(f"(?:{_NUMBER}-{_NUMBER},)+").fullmatch
 
 
 def check_count(count: int | None) -> None:
@@ -48,13 +49,21 @@ def check_limits(maxlen: int | None, minid: str | None, *, required: bool = Fals
 
 
 def id_list(ids: str | Sequence[str]) -> list[str]:
-    """The canonical ids of ``ids``; a single text is one id. Raises InvalidId."""
+    """The canonical ids of ``ids``, each once; a single text is one id. Raises InvalidId."""
     if isinstance(ids, str):
         return [canonical_id(ids)]
     try:
-        return [text if isinstance(text, str) and _CANONICAL(text) else canonical_id(text) for text in ids]
+        wanted = list(ids)
     except TypeError as error:
         raise InvalidId(ids, "an id, or a list of them") from error
+    try:
+        joined = ",".join(wanted) + ","
+    except TypeError:
+        joined = ""  # something is not a text; canonical_id() will say what
+    # As many commas as ids: then no id has one inside, and the match speaks for each of them.
+    if joined.count(",") != len(wanted) or not _ALL_CANONICAL(joined):
+        wanted = [canonical_id(text) for text in wanted]
+    return list(dict.fromkeys(wanted))
 
 
 def _is_int(value: object) -> bool:

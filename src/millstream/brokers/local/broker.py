@@ -12,13 +12,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from time import monotonic, time, time_ns
-from typing import Any, Literal, NoReturn, Unpack
+from typing import Any, NoReturn, Unpack
 
 from millstream.brokers.arguments import check_block, check_count, check_idle, check_limits, id_list
 from millstream.brokers.base import AddOptions, StreamBroker
 from millstream.brokers.local.log import Body
-from millstream.brokers.local.pending import Consumer, Delivery
-from millstream.brokers.local.stream import Group, Stream
+from millstream.brokers.local.stream import Group, Readers, Stream
 from millstream.brokers.local.waiting import Waiter
 from millstream.brokers.payload import (
     DEFAULT_MAX_PAYLOAD,
@@ -30,11 +29,8 @@ from millstream.brokers.payload import (
 )
 from millstream.errors import BrokerClosed, GroupNotFound, PayloadTooLarge, StreamNotFound
 from millstream.message import (
-    MIN_ID,
     ClaimPage,
-    ConsumerInfo,
     GroupInfo,
-    Id,
     Message,
     PendingMessage,
     parse_id,
@@ -44,7 +40,6 @@ from millstream.message import (
 # Enough to look back at what just happened; a process that only adds stays small.
 DEFAULT_MAX_STREAM_LENGTH = 10_000
 _DAY = 86_400.0
-_SCAN_FACTOR = 10  # how many pending entries a claim may look at for each that it may return
 
 
 class LocalStreamBroker(StreamBroker):
@@ -69,7 +64,7 @@ class LocalStreamBroker(StreamBroker):
         self._key_ttl = key_ttl
         self._lock = threading.Lock()
         self._streams: dict[str, Stream] = {}
-        self._readers: dict[str, list[Waiter]] = {}  # blocked xread calls, by the streams they wait for
+        self._readers = Readers()
         self._once: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()  # id and expiry by key
 
     # -- adding ------------------------------------------------------------------------------------
@@ -99,7 +94,7 @@ class LocalStreamBroker(StreamBroker):
             except (KeyError, TypeError):
                 place = self._new_stream(stream)
             entry_id = place.log.append(body, time_ns())
-            if place.waiting or self._readers:
+            if place.waiting or self._readers.waiting:
                 self._hand_over(place)
             if self._max_length is not None and place.log.live > self._max_length:
                 place.trim_to_length(self._max_length, plain=False)
@@ -128,7 +123,7 @@ class LocalStreamBroker(StreamBroker):
             self._streams[stream] = place  # only now: a refused id leaves no stream behind
             if key is not None:
                 self._once[stream, key] = (entry_id, monotonic() + self._key_ttl)
-            if place.waiting or self._readers:
+            if place.waiting or self._readers.waiting:
                 self._hand_over(place)
             if maxlen is not None:
                 place.trim_to_length(maxlen, plain=plain)
@@ -147,7 +142,7 @@ class LocalStreamBroker(StreamBroker):
             place = self._streams.get(stream) or self._new_stream(stream)
             now_ns = time_ns()
             ids = [place.log.append(body, now_ns) for body in bodies]
-            if place.waiting or self._readers:
+            if place.waiting or self._readers.waiting:
                 self._hand_over(place)
             if self._max_length is not None:
                 place.trim_to_length(self._max_length, plain=False)
@@ -176,12 +171,14 @@ class LocalStreamBroker(StreamBroker):
                 place.trimmable = None  # the new group may need what no other did
 
     def delete_group(self, stream: str, group: str) -> bool:
+        check_name("group", group)
         with self._lock:
-            place = self._stream(stream)
-            gone = place.groups.pop(check_name("group", group), None)
-            if gone is None:
+            place = self._streams.get(stream)
+            gone = place.groups.pop(group, None) if place else None
+            if place is None or gone is None:
+                self._nothing(stream)
                 return False
-            self._turn_away(place, gone, GroupNotFound(stream, group))
+            place.turn_away(gone, GroupNotFound(stream, group))
             place.trimmable = None
         self._forget_cursor(stream, group)
         return True
@@ -195,7 +192,7 @@ class LocalStreamBroker(StreamBroker):
                 return 0
             pending = member.pending
             if not (pending and only_idle):
-                queue.pending.settle([entry_id for entry_id, _ in self._pending_of(queue, member)])
+                queue.pending.settle([entry_id for entry_id, _ in queue.pending_of(member)])
                 del queue.consumers[consumer]
         return pending
 
@@ -227,28 +224,13 @@ class LocalStreamBroker(StreamBroker):
                 queue = place.group(group)
                 member = queue.consumer(consumer, now)
             if start != ">":
-                return self._read_again(place, queue, member, parse_id(start), count, now)
+                return place.read_again(queue, member, parse_id(start), count, now)
             messages = place.deliver(queue, member, count, now)
             if messages or block_ms == 0:
                 return messages
             waiter = Waiter(consumer, count)
-            self._enqueue(place, queue, waiter)
+            place.enqueue(queue, waiter)
         return self._wait(waiter, block_ms)
-
-    def _read_again(
-        self, place: Stream, group: Group, member: Consumer, after: Id, count: int, now: float
-    ) -> list[Message]:
-        messages: list[Message] = []
-        for entry_id, delivery in self._pending_of(group, member):
-            key = parse_id(entry_id)
-            body = place.log.get(key) if key > after else None
-            if body is not None:
-                times = delivery.count + 1
-                group.pending.replace(entry_id, Delivery(member, now, times))
-                messages.append(Message(entry_id, place.name, body, times))
-                if len(messages) == count:
-                    break
-        return messages
 
     def xack(self, stream: str, group: str, ids: str | Sequence[str]) -> int:
         with self._lock:
@@ -302,7 +284,7 @@ class LocalStreamBroker(StreamBroker):
         with self._lock:
             pending = self._stream(stream).group(group).pending
             now = monotonic()
-            for entry_id, delivery in pending.page(low, pending.count):
+            for entry_id, delivery in pending.scan(low):
                 if parse_id(entry_id) > high:
                     break
                 idle = int((now - delivery.time) * 1000)
@@ -318,6 +300,9 @@ class LocalStreamBroker(StreamBroker):
         check_idle(min_idle_ms)
         wanted = id_list(ids)
         messages: list[Message] = []
+        if not wanted:
+            self._nothing(stream)
+            return messages
         with self._lock:
             place = self._stream(stream)
             queue = place.group(group)
@@ -326,7 +311,7 @@ class LocalStreamBroker(StreamBroker):
             for entry_id in wanted:
                 before = queue.pending.get(entry_id)
                 if before is not None:
-                    message = self._claim(place, queue, member, entry_id, before, min_idle_ms, now)
+                    message = place.claim(queue, member, entry_id, before, min_idle_ms, now)
                     if message:
                         messages.append(message)
         return messages
@@ -337,45 +322,12 @@ class LocalStreamBroker(StreamBroker):
         check_idle(min_idle_ms)
         check_count(count)
         begin = parse_id(start)
-        messages: list[Message] = []
-        deleted: list[str] = []
-        cursor = "0-0"
         with self._lock:
             place = self._stream(stream)
             queue = place.group(group)
             now = monotonic()
             member = queue.consumer(consumer, now)
-            looked_at = queue.pending.page(begin, _SCAN_FACTOR * count + 1)
-            for position, (entry_id, before) in enumerate(looked_at):
-                if position == _SCAN_FACTOR * count or len(messages) + len(deleted) == count:
-                    cursor = entry_id
-                    break
-                message = self._claim(place, queue, member, entry_id, before, min_idle_ms, now)
-                if message is None:
-                    deleted.append(entry_id)
-                elif message:
-                    messages.append(message)
-        return ClaimPage(cursor, messages, deleted)
-
-    @staticmethod
-    def _claim(
-        place: Stream,
-        group: Group,
-        member: Consumer,
-        entry_id: str,
-        before: Delivery,
-        min_idle_ms: int,
-        now: float,
-    ) -> Message | Literal[False] | None:
-        """The claimed message; False where it is not idle enough; None where the entry is gone."""
-        body = place.log.get(parse_id(entry_id))
-        if body is None:
-            group.pending.settle((entry_id,))
-            return None
-        if (now - before.time) * 1000 < min_idle_ms:
-            return False
-        group.pending.replace(entry_id, Delivery(member, now, before.count + 1))
-        return Message(entry_id, place.name, body, before.count + 1)
+            return place.claim_page(queue, member, min_idle_ms, begin, count, now)
 
     # -- reading without a group -------------------------------------------------------------------
 
@@ -413,7 +365,7 @@ class LocalStreamBroker(StreamBroker):
                 messages += place.after(waiter.positions[stream], count)
             if messages or block_ms == 0 or not streams:
                 return messages
-            self._await_any(waiter)
+            self._readers.join(waiter)
         return self._wait(waiter, block_ms)
 
     # -- keeping house -----------------------------------------------------------------------------
@@ -447,7 +399,7 @@ class LocalStreamBroker(StreamBroker):
             if place is None:
                 return False
             for group in place.groups.values():
-                self._turn_away(place, group, StreamNotFound(stream))
+                place.turn_away(group, StreamNotFound(stream))
                 self._forget_cursor(stream, group.name)
         return True
 
@@ -455,16 +407,7 @@ class LocalStreamBroker(StreamBroker):
         with self._lock:
             place = self._stream(stream)
             now, wall = monotonic(), time()
-            return [self._describe(place, group, now, wall) for _, group in sorted(place.groups.items())]
-
-    @staticmethod
-    def _describe(place: Stream, group: Group, now: float, wall: float) -> GroupInfo:
-        consumers = [
-            ConsumerInfo(name, member.pending, int((now - member.seen) * 1000), wall - (now - member.seen))
-            for name, member in sorted(group.consumers.items())
-        ]
-        lag = place.log.count_from(place.log.after(group.last))
-        return GroupInfo(group.name, group.last_id, group.pending.count, lag, consumers)
+            return [place.describe(group, now, wall) for _, group in sorted(place.groups.items())]
 
     def close(self) -> None:
         """Forget everything; readers that wait get BrokerClosed, and so does any later call."""
@@ -472,10 +415,8 @@ class LocalStreamBroker(StreamBroker):
             streams, self._streams = self._streams, _Closed()
             for place in streams.values():
                 for group in place.groups.values():
-                    self._turn_away(place, group, BrokerClosed())
-            for waiter in {waiter for waiters in self._readers.values() for waiter in waiters}:
-                waiter.leave()
-                waiter.wake(BrokerClosed())
+                    place.turn_away(group, BrokerClosed())
+            self._readers.turn_away(BrokerClosed())
 
     # -- helpers, all under the lock ---------------------------------------------------------------
 
@@ -495,52 +436,12 @@ class LocalStreamBroker(StreamBroker):
         check_name("stream", stream)
         return []
 
-    @staticmethod
-    def _pending_of(group: Group, member: Consumer) -> list[tuple[str, Delivery]]:
-        """The pending entries of one consumer, in order."""
-        if not member.pending:
-            return []
-        everything = group.pending.page(MIN_ID, group.pending.count)
-        return [(entry_id, delivery) for entry_id, delivery in everything if delivery.consumer is member]
-
-    def _enqueue(self, place: Stream, group: Group, waiter: Waiter) -> None:
-        def leave() -> None:
-            if waiter in group.waiters:
-                group.waiters.remove(waiter)
-                place.waiting -= 1
-
-        waiter.leave = leave
-        group.waiters.append(waiter)
-        place.waiting += 1
-
-    def _await_any(self, waiter: Waiter) -> None:
-        def leave() -> None:
-            for stream in waiter.positions:
-                waiters = self._readers.get(stream, [])
-                if waiter in waiters:
-                    waiters.remove(waiter)
-                    if not waiters:
-                        del self._readers[stream]
-
-        waiter.leave = leave
-        for stream in waiter.positions:
-            self._readers.setdefault(stream, []).append(waiter)
-
     def _hand_over(self, place: Stream) -> None:
         """Give what was just added to those who wait for it."""
-        place.serve_groups(monotonic())
-        for waiter in self._readers.get(place.name, [])[:]:
-            messages = place.after(waiter.positions[place.name], waiter.count)
-            if messages:
-                waiter.leave()
-                waiter.wake(messages)
-
-    @staticmethod
-    def _turn_away(place: Stream, group: Group, error: Exception) -> None:
-        """Wake everybody who waits in a group that is gone."""
-        while group.waiters:
-            place.waiting -= 1
-            group.waiters.popleft().wake(error)
+        if place.waiting:
+            place.serve_groups(monotonic())
+        if self._readers.waiting:
+            self._readers.serve(place)
 
     def _wait(self, waiter: Waiter, block_ms: int | None) -> list[Message]:
         try:

@@ -122,22 +122,16 @@ class PendingList:
             return parse_id(batch.ids[0])
         return None
 
-    def page(self, start: Id, limit: int) -> list[tuple[str, Delivery]]:
-        """Up to ``limit`` pending entries from ``start`` on."""
-        found: list[tuple[str, Delivery]] = []
-        if limit < 1:
-            return found
+    def scan(self, start: Id) -> Iterator[tuple[str, Delivery]]:
+        """The pending entries from ``start`` on. What was passed may be replaced while it runs."""
         position = 0
         if start > MIN_ID:
             position = max(bisect_right(self._batches, start, key=_start_of) - 1, 0)
         for batch in self._walk(position):
-            # Only the first of them can begin below the start.
-            skip = bisect_left(batch.ids, start, key=parse_id) if not found and batch.start < start else 0
+            # Only the first batch can begin below the start.
+            skip = bisect_left(batch.ids, start, key=parse_id) if batch.start < start else 0
             for entry_id in batch.ids[skip:]:
-                found.append((entry_id, batch.delivery or self._loose[entry_id]))
-                if len(found) == limit:
-                    return found
-        return found
+                yield entry_id, batch.delivery or self._loose[entry_id]
 
     def _walk(self, position: int) -> Iterator[Batch]:
         """The batches from ``position`` on, without what is settled, which is cut out on the way."""

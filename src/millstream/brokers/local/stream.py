@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import repeat
+from collections.abc import Iterator
+from itertools import islice, repeat
+from typing import Literal
 
 from millstream.brokers.local.log import EntryLog
 from millstream.brokers.local.pending import Consumer, Delivery, PendingList
 from millstream.brokers.local.waiting import Waiter
 from millstream.brokers.payload import check_name
 from millstream.errors import GroupNotFound
-from millstream.message import MAX_ID, Id, Message, format_id, next_id, parse_id
+from millstream.message import (
+    MAX_ID,
+    MIN_ID,
+    ClaimPage,
+    ConsumerInfo,
+    GroupInfo,
+    Id,
+    Message,
+    format_id,
+    next_id,
+    parse_id,
+)
+
+_SCAN_FACTOR = 10  # how many pending entries a claim may look at for each that it may return
 
 
 class Group:
@@ -38,6 +53,16 @@ class Group:
             member = self.consumers[check_name("consumer", name)] = Consumer(name, now)
         member.seen = now
         return member
+
+    def pending_of(self, member: Consumer, start: Id = MIN_ID) -> Iterator[tuple[str, Delivery]]:
+        """The pending entries of one consumer, in order."""
+        left = member.pending
+        for entry_id, delivery in self.pending.scan(start) if left else ():
+            if delivery.consumer is member:
+                yield entry_id, delivery
+                left -= 1
+                if not left:
+                    return
 
     def needed_from(self) -> Id:
         """The lowest id that the group was not given yet or has not acknowledged."""
@@ -81,6 +106,77 @@ class Stream:
         group.last_id = ids[-1]
         group.pending.add(ids, Delivery(consumer, now, 1))
         return list(map(Message, ids, repeat(self.name), bodies))
+
+    def read_again(self, group: Group, member: Consumer, after: Id, count: int, now: float) -> list[Message]:
+        """Hand up to ``count`` of a consumer's own pending entries to it once more."""
+        messages: list[Message] = []
+        for entry_id, delivery in group.pending_of(member, after):
+            key = parse_id(entry_id)
+            body = self.log.get(key) if key > after else None
+            if body is not None:
+                times = delivery.count + 1
+                group.pending.replace(entry_id, Delivery(member, now, times))
+                messages.append(Message(entry_id, self.name, body, times))
+                if len(messages) == count:
+                    break
+        return messages
+
+    def claim_page(
+        self, group: Group, member: Consumer, min_idle_ms: int, start: Id, count: int, now: float
+    ) -> ClaimPage:
+        """One bounded step through the pending list, from ``start`` on."""
+        messages: list[Message] = []
+        deleted: list[str] = []
+        limit = _SCAN_FACTOR * count
+        for position, (entry_id, before) in enumerate(list(islice(group.pending.scan(start), limit + 1))):
+            if position == limit or len(messages) + len(deleted) == count:
+                return ClaimPage(entry_id, messages, deleted)
+            message = self.claim(group, member, entry_id, before, min_idle_ms, now)
+            if message is None:
+                deleted.append(entry_id)
+            elif message:
+                messages.append(message)
+        return ClaimPage("0-0", messages, deleted)
+
+    def claim(
+        self, group: Group, member: Consumer, entry_id: str, before: Delivery, min_idle_ms: int, now: float
+    ) -> Message | Literal[False] | None:
+        """The claimed message; False where it is not idle enough; None where the entry is gone."""
+        body = self.log.get(parse_id(entry_id))
+        if body is None:
+            group.pending.settle((entry_id,))
+            return None
+        if (now - before.time) * 1000 < min_idle_ms:
+            return False
+        group.pending.replace(entry_id, Delivery(member, now, before.count + 1))
+        return Message(entry_id, self.name, body, before.count + 1)
+
+    def describe(self, group: Group, now: float, wall: float) -> GroupInfo:
+        """A group as group_info shows it; ``now`` is monotonic, ``wall`` the clock on the wall."""
+        consumers = [
+            ConsumerInfo(name, member.pending, int((now - member.seen) * 1000), wall - (now - member.seen))
+            for name, member in sorted(group.consumers.items())
+        ]
+        lag = self.log.count_from(self.log.after(group.last))
+        return GroupInfo(group.name, group.last_id, group.pending.count, lag, consumers)
+
+    def enqueue(self, group: Group, waiter: Waiter) -> None:
+        """Let a reader wait in a group, behind those who wait already."""
+
+        def leave() -> None:
+            if waiter in group.waiters:
+                group.waiters.remove(waiter)
+                self.waiting -= 1
+
+        waiter.leave = leave
+        group.waiters.append(waiter)
+        self.waiting += 1
+
+    def turn_away(self, group: Group, error: Exception) -> None:
+        """Wake everybody who waits in a group that is gone."""
+        while group.waiters:
+            self.waiting -= 1
+            group.waiters.popleft().wake(error)
 
     def after(self, key: Id, count: int | None) -> list[Message]:
         """Entries above ``key``, for a reader outside of every group."""
@@ -128,3 +224,40 @@ class Stream:
         if self.trimmable is None or head >= self.trimmable:
             self.trimmable = min(group.needed_from() for group in self.groups.values())
         return head < self.trimmable
+
+
+class Readers:
+    """Blocked xread calls, by the streams that they wait for, which need not exist yet."""
+
+    __slots__ = ("waiting",)
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[Waiter]] = {}
+
+    def join(self, waiter: Waiter) -> None:
+        """Let a reader wait for any of its streams."""
+
+        def leave() -> None:
+            for stream in waiter.positions:
+                waiters = self.waiting.get(stream, [])
+                if waiter in waiters:
+                    waiters.remove(waiter)
+                    if not waiters:
+                        del self.waiting[stream]
+
+        waiter.leave = leave
+        for stream in waiter.positions:
+            self.waiting.setdefault(stream, []).append(waiter)
+
+    def serve(self, stream: Stream) -> None:
+        """Give what was just added to everybody who waits for it."""
+        for waiter in self.waiting.get(stream.name, [])[:]:
+            messages = stream.after(waiter.positions[stream.name], waiter.count)
+            if messages:
+                waiter.leave()
+                waiter.wake(messages)
+
+    def turn_away(self, error: Exception) -> None:
+        for waiter in {waiter for waiters in self.waiting.values() for waiter in waiters}:
+            waiter.leave()
+            waiter.wake(error)

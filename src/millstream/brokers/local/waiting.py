@@ -33,7 +33,7 @@ class Waiter:
 
     def wait(self, block_ms: int | None) -> None:
         """Sleep until woken, or until the time has passed."""
-        self._bell.acquire(timeout=-1 if block_ms is None else block_ms / 1000)
+        self._bell.acquire(timeout=-1 if block_ms is None else min(block_ms / 1000, threading.TIMEOUT_MAX))
 
     def result(self) -> list[Message]:
         """What the call returns: empty where nobody woke it."""

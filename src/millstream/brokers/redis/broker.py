@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any, Self
 
 from redis import Redis
@@ -14,19 +12,19 @@ from millstream.brokers.arguments import check_block, check_count, check_idle, c
 from millstream.brokers.base import StreamBroker
 from millstream.brokers.payload import DEFAULT_MAX_PAYLOAD, check_name, encode_body, encode_data
 from millstream.brokers.redis import lag, scripts, wire
+from millstream.brokers.redis.adding import BATCH, Adder, add_id, trim_words
 from millstream.brokers.redis.calls import Caller
 from millstream.brokers.redis.connect import open_link, parse_url
 from millstream.brokers.redis.failures import FAILURES, BadAddId, NoGroup, NoKey, translate
-from millstream.brokers.redis.following import follow, last_generated_id
+from millstream.brokers.redis.following import follow
 from millstream.brokers.redis.link import Argument, ClusterLink, Link, PoolLink
-from millstream.brokers.redis.reading import GroupReader, Memory, create_group
+from millstream.brokers.redis.reading import GroupReader, Memory, create_group, last_generated_id
 from millstream.errors import (
     AccessDenied,
     BrokerError,
     ConfigurationError,
     IdNotGreater,
     InvalidInput,
-    InvalidName,
     StreamNotFound,
 )
 from millstream.message import (
@@ -36,14 +34,9 @@ from millstream.message import (
     PendingMessage,
     canonical_id,
     format_id,
-    parse_id,
     parse_range,
 )
 
-log = logging.getLogger("millstream.brokers.redis")
-
-BATCH = 1000  # ids or entries per script: Lua cannot unpack eight thousand, and a script stops the server
-BATCH_BYTES = 64 * 1024 * 1024  # far below the gigabyte at which a server drops a client that sends it
 PAGE = 10_000  # entries per XRANGE
 PENDING_PAGE = 1000
 
@@ -133,15 +126,12 @@ class RedisStreamBroker(StreamBroker):
             raise ConfigurationError(f"key_ttl must be more than 0 seconds, not {key_ttl!r}")
         if not retry_for >= 0:
             raise ConfigurationError(f"retry_for must be 0 seconds or more, not {retry_for!r}")
-        self._max_payload, self._max_stream_length = max_payload, max_stream_length
-        self._key_ttl_ms = max(1, round(key_ttl * 1000))
-        self._socket_timeout = socket_timeout
+        self._max_payload, self._socket_timeout = max_payload, socket_timeout
         self._caller = Caller(link, retry_for)
         self._call, self._script = self._caller.call, self._caller.script
+        self._adder = Adder(self._caller, key_ttl, max_stream_length)
         self._memory = Memory()
         self._reader = GroupReader(self._caller, self._memory, socket_timeout)
-        # Additions since the last automatic trim, by stream.
-        self._grown: dict[str, int] = {}
         # Whether the server has XACKDEL: asked when it first matters. False makes xackdel use Lua.
         self._native_ackdel: bool | None = None
         try:
@@ -168,92 +158,25 @@ class RedisStreamBroker(StreamBroker):
         check_name("stream", stream)
         body = encode_body(data, self._max_payload, type, headers)
         if id != "*":
-            id = _add_id(id)  # noqa: A001
+            id = add_id(id)  # noqa: A001
         fields = ("data", body) if isinstance(body, bytes) else wire.fields_of(body)
         try:
             if key is None and maxlen is None and minid is None:
                 raw: bytes = self._call(stream, "XADD", stream, id, *fields, repeat=False)
                 entry_id = raw.decode()
             else:
-                entry_id = self._add_specially(stream, id, fields, maxlen, minid, plain, key)
+                entry_id = self._adder.add_specially(stream, id, fields, maxlen, minid, plain, key)
         except BadAddId as error:
             raise IdNotGreater(stream, id, last_generated_id(self._caller, stream)) from error.__cause__
-        if self._max_stream_length is not None:
-            self._trim_by_itself(stream, 1)
+        self._adder.grew(stream, 1)
         return entry_id
-
-    def _add_specially(
-        self,
-        stream: str,
-        entry_id: str,
-        fields: tuple[Argument, ...],
-        maxlen: int | None,
-        minid: str | None,
-        plain: bool,
-        key: str | None,
-    ) -> str:
-        """An addition that trims, or has a key."""
-        check_limits(maxlen, minid)
-        mode, limit = _limit(maxlen, minid)
-        if key is None and plain:
-            raw: bytes = self._call(stream, "XADD", stream, mode, "=", limit, entry_id, *fields, repeat=False)
-            return raw.decode()
-        if key is None:
-            reply = self._script(scripts.ADD_TRIM, (stream,), mode, limit, entry_id, *fields, repeat=False)
-        else:
-            memory = self._once_key(stream, check_name("key", key))
-            reply = self._script(
-                scripts.ADD_ONCE,
-                (stream, memory),
-                *(self._key_ttl_ms, mode, limit, int(plain), entry_id, *fields),
-            )
-        found, removed, more, excess = reply
-        if more:
-            self._trim_on(stream, mode, limit, removed, excess)
-        return str(found, "ascii")
-
-    def _once_key(self, stream: str, key: str) -> str:
-        """Where a caller's key is remembered: in the stream's own slot, so that one script reaches both."""
-        tag_start = stream.find("{")
-        tag_end = stream.find("}", tag_start + 1)
-        if tag_start >= 0 and tag_end > tag_start + 1:
-            return f"{stream}:once:{key}"  # the name has a hash tag of its own
-        if "}" in stream and isinstance(self._caller.link, ClusterLink):
-            raise InvalidName("stream", stream, "on a cluster, key= needs a name without '}'")
-        return f"{{{stream}}}:once:{key}"
 
     def xadd_many(self, stream: str, items: Iterable[Mapping[str, Any]]) -> list[str]:
         check_name("stream", stream)
         limit = self._max_payload
-        bodies = [encode_data(item, limit) for item in items]
-        ids: list[str] = []
-        try:
-            for batch in _batches(bodies):
-                reply = self._script(scripts.ADD_MANY, (stream,), *batch, repeat=False)
-                ids += [entry_id.decode() for entry_id in reply]
-        except BadAddId as error:
-            raise IdNotGreater(stream, "*", last_generated_id(self._caller, stream)) from error.__cause__
-        except BrokerError as error:
-            error.ids = ids
-            raise
-        if self._max_stream_length is not None and ids:
-            self._trim_by_itself(stream, len(ids))
+        ids = self._adder.add_many(stream, [encode_data(item, limit) for item in items])
+        self._adder.grew(stream, len(ids))
         return ids
-
-    def _trim_by_itself(self, stream: str, added: int) -> None:
-        assert self._max_stream_length is not None
-        grown = self._grown.get(stream, 0) + added
-        if grown < max(1, min(1000, self._max_stream_length // 20)):
-            self._grown[stream] = grown
-            return
-        if len(self._grown) > 10_000:
-            self._grown.clear()
-        self._grown.pop(stream, None)
-        try:
-            self._trim_on(stream, "MAXLEN", self._max_stream_length)
-        except BrokerError as error:
-            # The addition succeeded, and that is what the caller has to hear.
-            log.warning("could not trim stream %r, will try again later: %s", stream, error)
 
     # -- groups ------------------------------------------------------------------------------------
 
@@ -271,6 +194,7 @@ class RedisStreamBroker(StreamBroker):
         # Before, so that a reader of ours that wakes does not make it anew; after, so that one that
         # was reading meanwhile does not remember it.
         self._memory.forget(stream, group)
+        self._forget_cursor(stream, group)
         try:
             return bool(self._call(stream, "XGROUP", "DESTROY", stream, group))
         except NoKey:
@@ -448,22 +372,11 @@ class RedisStreamBroker(StreamBroker):
     ) -> int:
         check_name("stream", stream)
         check_limits(max_len, min_id, required=True)
-        mode, limit = _limit(max_len, min_id)
+        mode, limit = trim_words(max_len, min_id)
         if plain:
             removed: int = self._call(stream, "XTRIM", stream, mode, "=", limit)
             return removed
-        return self._trim_on(stream, mode, limit)
-
-    def _trim_on(
-        self, stream: str, mode: str, limit: Argument, removed: int = 0, excess: int | None = None
-    ) -> int:
-        """Trim in bounded steps, until what was too much in the beginning is gone or needed."""
-        while True:
-            step, more, found = self._script(scripts.TRIM, (stream,), mode, limit)
-            removed += step
-            excess = found if excess is None else excess
-            if not more or removed >= excess:
-                return removed
+        return self._adder.trim(stream, mode, limit)
 
     def xdel(self, stream: str, ids: str | Sequence[str]) -> int:
         check_name("stream", stream)
@@ -472,6 +385,9 @@ class RedisStreamBroker(StreamBroker):
     def delete_stream(self, stream: str) -> bool:
         check_name("stream", stream)
         self._memory.forget(stream)
+        for place in list(self._claim_cursors):
+            if place[0] == stream:
+                self._forget_cursor(*place)
         try:
             return bool(self._call(stream, "UNLINK", stream))
         finally:
@@ -496,39 +412,5 @@ def _check_names(stream: str, group: str, consumer: str) -> None:
     check_name("consumer", consumer)
 
 
-def _add_id(text: str) -> str:
-    """The canonical form of an explicit id, or of ``ms-*``."""
-    if isinstance(text, str) and text.endswith("-*"):
-        ms = text[:-2]
-        if "-" not in ms:
-            return f"{parse_id(ms)[0]}-*"
-    return canonical_id(text)
-
-
-def _limit(maxlen: int | None, minid: str | None) -> tuple[str, Argument]:
-    """The word for a limit in Redis, and its value; empty where there is none."""
-    if maxlen is not None:
-        return "MAXLEN", maxlen
-    return ("", "") if minid is None else ("MINID", canonical_id(minid))
-
-
 def _chunks(ids: list[str]) -> Iterable[list[str]]:
     return (ids[at : at + BATCH] for at in range(0, len(ids), BATCH))
-
-
-def _batches(bodies: list[bytes]) -> Iterable[list[bytes]]:
-    """Up to a thousand each; fewer only where a thousand are more than a server takes in one command."""
-    rest = iter(bodies)
-    while batch := list(islice(rest, BATCH)):
-        size = sum(map(len, batch))
-        if size <= BATCH_BYTES:
-            yield batch
-            continue
-        part: list[bytes] = []
-        for body in batch:
-            part.append(body)
-            if sum(map(len, part)) > BATCH_BYTES:
-                yield part
-                part = []
-        if part:
-            yield part

@@ -43,7 +43,7 @@ class Caller:
         """What a script returns."""
         if self.closed:
             raise BrokerClosed
-        command: tuple[Argument, ...] = ("EVALSHA", script.digest, script.keys, *keys, *args)
+        command: tuple[Argument, ...] = ("EVALSHA", script.digest, len(keys), *keys, *args)
         # The script cache is volatile (SCRIPT FLUSH, a restart, a failover), so a script may have to be
         # loaded at any call. An unknown script executed nothing.
         for _ in range(3):

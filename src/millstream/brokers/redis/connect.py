@@ -172,7 +172,8 @@ def open_link(target: Target) -> Link:
     tls = {name: options.pop(name) for name in list(options) if name.startswith("ssl_")}
     # Nothing of this is needed, and each would cost a round trip at every connect, or a right that a
     # careful administrator does not give.
-    options |= {"driver_info": None, "maint_notifications_config": MaintNotificationsConfig(enabled=False)}
+    quiet = {"driver_info": None, "maint_notifications_config": MaintNotificationsConfig(enabled=False)}
+    options |= quiet
     if target.scheme == "unix":
         pool = ConnectionPool(UnixDomainSocketConnection, path=target.path, **_without_tcp(options))
         return PoolLink(pool, target.address)
@@ -188,7 +189,8 @@ def open_link(target: Target) -> Link:
         extra = {"ssl": True, **tls} if target.tls else {}
         common = {name: value for name, value in options.items() if name.startswith("socket_")} | extra
         sentinel = _new_sentinel(
-            target.hosts, sentinel_kwargs={**common, **sentinel_login, "retry": Retry(NoBackoff(), 0)}
+            target.hosts,
+            sentinel_kwargs={**common, **sentinel_login, **quiet, "retry": Retry(NoBackoff(), 0)},
         )
         address = f"{target.path} (Sentinel {target.address})"
         return PoolLink(_new_sentinel_pool(target.path, sentinel, **options, **extra), address)

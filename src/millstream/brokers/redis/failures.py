@@ -17,6 +17,7 @@ from redis.exceptions import (
     RedisClusterException,
     RedisError,
 )
+from redis.sentinel import MasterNotFoundError
 
 from millstream.errors import (
     AccessDenied,
@@ -37,7 +38,9 @@ _GONE = frozenset(("NOGROUP", "UNBLOCKED"))
 _DENIED_TEXTS = (
     "AUTH",  # "AUTH <password> called without any password configured", and its older forms
     "invalid password",
-    "can't run this command",  # how a script reports what NOPERM is outside of it
+    "invalid username-password",
+    "ACL failure",  # how a script reports what NOPERM is outside of it; older servers in other words
+    "can't run this command",
     "can't access at least one of the keys",
 )
 _BAD_ADD_ID = ("specified in XADD", "exhausted the last possible ID")
@@ -103,6 +106,12 @@ def translate(error: BaseException, where: str, stream: str | None) -> BrokerErr
         if isinstance(error.__cause__, MaxConnectionsError):
             return BrokerUnavailable(
                 f"all connections to {where} are in use; open the broker with a larger max_connections"
+            )
+        if isinstance(error.__cause__, MasterNotFoundError):
+            # The library's own text lists every detail of its connections.
+            return BrokerUnavailable(
+                f"no master is known of the service {where}; check the name of the service, that the "
+                "sentinels can be reached, and their password, if they have one (?sentinel_password=)"
             )
         return BrokerUnavailable(
             f"cannot reach Redis at {where} ({error.__cause__}); check that the server runs, and that the "

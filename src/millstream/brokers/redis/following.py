@@ -7,24 +7,12 @@ from collections.abc import Mapping
 
 from millstream.brokers.redis import wire
 from millstream.brokers.redis.calls import Caller
-from millstream.brokers.redis.failures import NoKey
 from millstream.brokers.redis.link import Argument
-from millstream.brokers.redis.reading import LONGEST_BLOCK_MS, remaining_ms
+from millstream.brokers.redis.reading import LONGEST_BLOCK_MS, last_generated_id, remaining_ms
 from millstream.errors import WrongType
 from millstream.message import Message
 
 SHORTEST_POLL, LONGEST_POLL = 0.005, 0.05
-
-
-def last_generated_id(caller: Caller, stream: str) -> str | None:
-    """The newest id that the stream ever had; None where there is no stream."""
-    try:
-        reply = caller.call(stream, "XINFO", "STREAM", stream)
-    except NoKey:
-        return None
-    fields = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
-    found: bytes = fields[b"last-generated-id"]
-    return found.decode()
 
 
 def follow(

@@ -19,6 +19,7 @@ from redis.exceptions import (
     MovedError,
     ReadOnlyError,
     RedisClusterException,
+    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -59,6 +60,7 @@ def converse(
         if getattr(error, "status_code", None):
             raise  # an answer to the greeting, such as a wrong password
         raise NotSent from error
+    settled = False
     try:
         try:
             if asking:
@@ -69,8 +71,14 @@ def converse(
             raise NotSent from error
         try:
             if timeout is None:
-                return connection.read_response(True, disconnect_on_error=True)
-            return connection.read_response(True, timeout=timeout, disconnect_on_error=True)
+                reply = connection.read_response(True, disconnect_on_error=True)
+            else:
+                reply = connection.read_response(True, timeout=timeout, disconnect_on_error=True)
+            settled = True
+            return reply
+        except ResponseError:
+            settled = True
+            raise
         except (RedisConnectionError, RedisTimeoutError) as error:
             if error.status_code:
                 raise  # the server did answer: some of its answers are connection errors to the library
@@ -79,6 +87,10 @@ def converse(
                 raise NotSent from error
             raise ReplyLost from error
     finally:
+        if not settled:
+            # Whatever ended this, a Ctrl-C included: an answer that is still on its way must not become the
+            # answer to the next command.
+            connection.disconnect()
         pool.release(connection)
 
 

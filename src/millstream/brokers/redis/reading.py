@@ -29,13 +29,13 @@ class Memory:
 
     * Groups that it created or read from. When one vanishes (FLUSHALL, a restart without persistence)
       it was not meant to, and is made anew; a group that this object deleted itself is forgotten first.
-    * The last id that each consumer got, and when a read of it was lost: what the server delivered after
-      that id was in the lost reply.
+    * The last id that each consumer got, and whether a reply to it was lost since: what the server delivered
+      after that id was in the lost reply.
     """
 
     def __init__(self) -> None:
         self.last: dict[Place, str] = {}
-        self.lost: dict[Place, float] = {}
+        self.lost: set[Place] = set()
         self._groups: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self.deletions = 0
@@ -63,10 +63,10 @@ class Memory:
 
     def forget_consumers(self, stream: str, group: str | None = None, consumer: str | None = None) -> None:
         """Forget what consumers got, but not their group."""
-        for places in (self.last, self.lost):
-            for place in list(places):
-                if place[0] == stream and group in (None, place[1]) and consumer in (None, place[2]):
-                    places.pop(place, None)
+        for place in list(self.last):
+            if place[0] == stream and group in (None, place[1]) and consumer in (None, place[2]):
+                self.last.pop(place, None)
+                self.lost.discard(place)
 
     def remember_last(self, place: Place, entry_id: str) -> None:
         last = self.last
@@ -74,6 +74,7 @@ class Memory:
             with self._lock:
                 for oldest in list(last)[: MAX_PLACES // 10]:
                     last.pop(oldest, None)
+                    self.lost.discard(oldest)
         last[place] = entry_id
 
 
@@ -101,7 +102,7 @@ class GroupReader:
             except OutcomeUnknown:
                 # The server may have delivered entries in the reply that never came. They are pending for
                 # this consumer, and nobody would ever deliver them to it again.
-                self._memory.lost.setdefault(place, began)
+                self._memory.lost.add(place)
                 found = self._find_lost(place, count)
                 if found:
                     return found
@@ -126,9 +127,8 @@ class GroupReader:
         memory = self._memory
         deletions = memory.deletions
         if place not in memory.last:
-            # Redis 7.0 makes the consumer only when it gets something, later servers always.
-            self._caller.call(stream, "XGROUP", "CREATECONSUMER", stream, group, consumer)
-            memory.remember_last(place, "")
+            position: bytes = self._caller.script(scripts.JOIN, (stream,), group, consumer)
+            memory.remember_last(place, position.decode())
         if block_ms:
             reply = self._caller.call(
                 stream,
@@ -149,16 +149,16 @@ class GroupReader:
     def _find_lost(self, place: Place, count: int) -> list[Message]:
         """What the server delivered to this consumer in a reply that was lost; nothing if it did not."""
         stream, group, consumer = place
-        since = self._memory.lost[place]
-        elapsed_ms = int((time.monotonic() - since) * 1000) + 1
 
         def find() -> Any:
-            last = self._memory.last.get(place, "")
-            return self._caller.script(scripts.RECOVER, (stream,), group, consumer, last, elapsed_ms, count)
+            last = self._memory.last.get(place)
+            if last is None:  # the group was lost too, and was made anew
+                return []
+            return self._caller.script(scripts.RECOVER, (stream,), group, consumer, last, count)
 
         entries = self.surviving(stream, group, find)
         if len(entries) < count:
-            self._memory.lost.pop(place, None)
+            self._memory.lost.discard(place)
         if entries:
             self._memory.remember_last(place, entries[-1][0].decode())
             log.info(
@@ -194,9 +194,20 @@ class GroupReader:
 
     def missing(self, stream: str, group: str) -> BrokerError:
         """Which of the two does not exist; asked only once something is known to be missing."""
-        if self._caller.call(stream, "EXISTS", stream):
-            return GroupNotFound(stream, group)
-        return StreamNotFound(stream)
+        if last_generated_id(self._caller, stream) is None:
+            return StreamNotFound(stream)
+        return GroupNotFound(stream, group)
+
+
+def last_generated_id(caller: Caller, stream: str) -> str | None:
+    """The newest id that the stream ever had; None where there is no stream."""
+    try:
+        reply = caller.call(stream, "XINFO", "STREAM", stream)
+    except NoKey:
+        return None
+    fields = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+    found: bytes = fields[b"last-generated-id"]
+    return found.decode()
 
 
 def create_group(caller: Caller, stream: str, group: str, start_id: str) -> None:

@@ -1,11 +1,13 @@
 """The Lua files beside this module, each run by its digest.
 
-The name of a file ends with the number of its keys. A line ``--@include _name`` stands for that file, once.
+The name of a file ends with the number of its keys, or with ``n`` where it varies. A line ``--@include _name``
+stands for that file, once. The scripts of the job driver are in a folder of their own, beside it.
 """
 
 from __future__ import annotations
 
 import hashlib
+from importlib.abc import Traversable
 from importlib.resources import files
 
 _FOLDER = files(__package__) / "lua"
@@ -14,22 +16,21 @@ _FOLDER = files(__package__) / "lua"
 class Script:
     """One atomic step on the server."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, folder: Traversable = _FOLDER) -> None:
         self.name = name
-        self.keys = int(name.rpartition("_")[2])
-        self.source = _assemble(name, set())
+        self.source = _assemble(name, folder, set())
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
-def _assemble(name: str, seen: set[str]) -> str:
+def _assemble(name: str, folder: Traversable, seen: set[str]) -> str:
     """The text of a file with its includes in place."""
     lines = []
-    for line in (_FOLDER / f"{name}.lua").read_text("utf-8").splitlines():
+    for line in (folder / f"{name}.lua").read_text("utf-8").splitlines():
         if line.startswith("--@include "):
             included = line.split()[1]
             if included not in seen:
                 seen.add(included)
-                lines.append(_assemble(included, seen))
+                lines.append(_assemble(included, folder, seen))
         else:
             lines.append(line)
     return "\n".join(lines)
@@ -41,6 +42,7 @@ ADD_ONCE = Script("add_once_2")
 TRIM = Script("trim_1")
 CLAIM = Script("claim_1")
 AUTOCLAIM = Script("autoclaim_1")
+JOIN = Script("join_1")
 HISTORY = Script("history_1")
 RECOVER = Script("recover_1")
 ACKDEL = Script("ackdel_1")

@@ -8,9 +8,7 @@
 -- entries and removes newer ones, so that the rest is no longer a gapless tail.
 local function needed_from(key)
   local floor = false
-  if redis.call('EXISTS', key) == 0 then return floor end
-  for _, item in ipairs(redis.call('XINFO', 'GROUPS', key)) do
-    local group = by_name(item)
+  for _, group in ipairs(groups_of(key)) do
     local needed = next_id(group['last-delivered-id'])
     if group['pending'] > 0 then
       local oldest = redis.call('XPENDING', key, group['name'])[2]

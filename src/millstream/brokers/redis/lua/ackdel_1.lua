@@ -10,10 +10,8 @@
 --@include _info
 
 local key, group = KEYS[1], ARGV[1]
-if redis.call('EXISTS', key) == 0 then return 0 end
 local others = {}
-for _, item in ipairs(redis.call('XINFO', 'GROUPS', key)) do
-  local other = by_name(item)
+for _, other in ipairs(groups_of(key)) do
   if other['name'] ~= group then others[#others + 1] = other end
 end
 

@@ -7,9 +7,9 @@
 -- Atomic so that a batch is there as a whole or not at all; and one script call costs the server and the
 -- client a third of what as many XADDs in a pipeline cost.
 
-local key = KEYS[1]
+local key, data, call = KEYS[1], ARGV, redis.call
 local ids = {}
-for i, data in ipairs(ARGV) do
-  ids[i] = redis.call('XADD', key, '*', 'data', data)
+for i = 1, #data do
+  ids[i] = call('XADD', key, '*', 'data', data[i])
 end
 return ids

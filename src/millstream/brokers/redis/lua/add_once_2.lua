@@ -15,12 +15,14 @@ if known then return {known, 0, 0, 0} end
 -- A script is not rolled back. Whatever could fail is tried before the entry is added, and the one thing
 -- done before it is taken back where the addition is refused.
 local floor = false
-if mode ~= '' then
-  if plain ~= '1' then floor = needed_from(key) end
-  redis.call('XTRIM', key, 'MAXLEN', '=', redis.call('XLEN', key))
-end
+if mode ~= '' and plain ~= '1' then floor = needed_from(key) end
+-- The first write must be one that a server refuses when it is out of memory: after it, it refuses nothing.
 redis.call('SET', memory, '', 'PX', ttl)
-local id = redis.pcall('XADD', key, unpack(ARGV, 5))
+local length = redis.pcall('XLEN', key)
+if type(length) ~= 'table' and mode ~= '' then
+  length = redis.pcall('XTRIM', key, 'MAXLEN', '=', length)
+end
+local id = type(length) == 'table' and length or redis.pcall('XADD', key, unpack(ARGV, 5))
 if type(id) == 'table' then
   redis.call('DEL', memory)
   return id

@@ -1,3 +1,4 @@
+#!lua
 -- Add one entry, then trim by the rule that nothing needed is removed.
 --
 -- KEYS  1 the stream
@@ -6,6 +7,9 @@
 --
 -- Atomic because the limit belongs to the addition: no reader sees the stream longer than asked,
 -- unless somebody needs what is too much.
+--
+-- The first line makes a server that is out of memory refuse the whole script. Without it the server would
+-- only refuse the XADD if nothing was written before it, and a trim that removes nothing counts as a write.
 --@include _trim
 
 local key = KEYS[1]

@@ -5,10 +5,10 @@
 -- Returns {the next cursor, {id, fields, delivery count} of each entry claimed, ids that were gone}
 --
 -- Atomic so that the counts belong to this claim.
+--@include _consumer
 --@include _counts
 
 local key, group, consumer = KEYS[1], ARGV[1], ARGV[2]
--- Redis 7.0 makes the consumer only when there is something to claim, later servers always.
-redis.call('XGROUP', 'CREATECONSUMER', key, group, consumer)
+let_exist(key, group, consumer)
 local reply = redis.call('XAUTOCLAIM', key, group, consumer, ARGV[3], ARGV[4], 'COUNT', ARGV[5])
 return {reply[1], with_counts(key, group, reply[2]), reply[3] or {}}

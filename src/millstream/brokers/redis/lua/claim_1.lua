@@ -5,9 +5,9 @@
 -- Returns {id, fields, delivery count} of each entry claimed, in the order given
 --
 -- Atomic so that the counts belong to this claim. XCLAIM drops pending ids whose entry is gone.
+--@include _consumer
 --@include _counts
 
 local key, group, consumer = KEYS[1], ARGV[1], ARGV[2]
--- Redis 7.0 makes the consumer only when there is something to claim, later servers always.
-redis.call('XGROUP', 'CREATECONSUMER', key, group, consumer)
+let_exist(key, group, consumer)
 return with_counts(key, group, redis.call('XCLAIM', key, group, consumer, ARGV[3], unpack(ARGV, 4)))

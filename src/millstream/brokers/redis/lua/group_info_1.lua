@@ -11,8 +11,7 @@ local key = KEYS[1]
 local stream = by_name(redis.call('XINFO', 'STREAM', key))
 local first, last = stream['first-entry'], stream['last-entry']
 local groups = {}
-for i, item in ipairs(redis.call('XINFO', 'GROUPS', key)) do
-  local group = by_name(item)
+for i, group in ipairs(groups_of(key)) do
   local consumers = {}
   for j, member in ipairs(redis.call('XINFO', 'CONSUMERS', key, group['name'])) do
     local consumer = by_name(member)

@@ -1,22 +1,20 @@
 -- Entries that were delivered to a consumer in a reply that never arrived.
 --
 -- KEYS  1 the stream
--- ARGV  1 the group   2 the consumer   3 the last id it did get, or ''
---       4 milliseconds since the lost call began (used where there is no last id)   5 the count
+-- ARGV  1 the group   2 the consumer   3 the last id it did get   4 the count
 -- Returns {id, fields, 1} of each
 --
 -- They are pending for the consumer, after the last id that it got, and were delivered once: what
 -- it claimed has a higher count. The idle time starts anew and the count stays, because nobody saw the
 -- first delivery. Atomic so that nobody claims them in between.
 
-local key, group, consumer, last, elapsed = KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local count = tonumber(ARGV[5])
+local key, group, consumer, count = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[4])
 local found = {}
-local from = last == '' and '-' or '(' .. last
+local from = '(' .. ARGV[3]
 while #found < count do
   local pending = redis.call('XPENDING', key, group, from, '+', 100, consumer)
   for _, item in ipairs(pending) do
-    if #found < count and item[4] == 1 and (last ~= '' or item[3] <= elapsed) then
+    if #found < count and item[4] == 1 then
       local entries = redis.call('XCLAIM', key, group, consumer, 0, item[1], 'IDLE', 0, 'RETRYCOUNT', 1)
       if entries[1] and entries[1][2] then found[#found + 1] = {entries[1][1], entries[1][2], 1} end
     end

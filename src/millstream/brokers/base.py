@@ -178,8 +178,8 @@ class StreamBroker(ABC):
         """Make those of ``ids`` that are pending and idle for ``min_idle_ms`` pending for ``consumer``.
 
         Returned in the order given, each with its delivery count raised by one and its idle time set back
-        to zero. Pending ids whose entry no longer exists are dropped from the pending list.
-        Raises StreamNotFound or GroupNotFound.
+        to zero; an id given twice is claimed once. Pending ids whose entry no longer exists are dropped from
+        the pending list. Raises StreamNotFound or GroupNotFound, unless no id was given.
         """
 
     def xautoclaim(

@@ -7,6 +7,7 @@ much is stored: see `log.py` and `pending.py`.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,10 +60,11 @@ class LocalStreamBroker(StreamBroker):
     ) -> None:
         super().__init__()
         check_limits(max_stream_length, None)
-        self._max_length = max_stream_length
+        self._max_length = sys.maxsize if max_stream_length is None else max_stream_length
         self._max_payload = max_payload
         self._key_ttl = key_ttl
         self._lock = threading.Lock()
+        self._acquire, self._release = self._lock.acquire, self._lock.release  # bound once, for xadd
         self._streams: dict[str, Stream] = {}
         self._readers = Readers()
         self._once: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()  # id and expiry by key
@@ -88,17 +90,18 @@ class LocalStreamBroker(StreamBroker):
                     body = encode_data(data, self._max_payload)  # says what is wrong
                 if len(body) > self._max_payload:
                     raise PayloadTooLarge(len(body), self._max_payload)
-        with self._lock:
-            try:
-                place = self._streams[stream]
-            except (KeyError, TypeError):
-                place = self._new_stream(stream)
-            entry_id = place.log.append(body, time_ns())
+        self._acquire()
+        try:
+            place = self._streams.get(stream) or self._new_stream(stream)
+            log = place.log
+            entry_id = log.append(body, time_ns())
             if place.waiting or self._readers.waiting:
                 self._hand_over(place)
-            if self._max_length is not None and place.log.live > self._max_length:
+            if log.live > self._max_length:
                 place.trim_to_length(self._max_length, plain=False)
-        return entry_id
+            return entry_id
+        finally:
+            self._release()
 
     def _xadd_with_options(
         self,
@@ -129,8 +132,7 @@ class LocalStreamBroker(StreamBroker):
                 place.trim_to_length(maxlen, plain=plain)
             elif minid is not None:
                 place.trim_below(parse_id(minid), plain=plain)
-            if self._max_length is not None:
-                place.trim_to_length(self._max_length, plain=False)
+            place.trim_to_length(self._max_length, plain=False)
         return entry_id
 
     def xadd_many(self, stream: str, items: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -144,8 +146,7 @@ class LocalStreamBroker(StreamBroker):
             ids = [place.log.append(body, now_ns) for body in bodies]
             if place.waiting or self._readers.waiting:
                 self._hand_over(place)
-            if self._max_length is not None:
-                place.trim_to_length(self._max_length, plain=False)
+            place.trim_to_length(self._max_length, plain=False)
         return ids
 
     def _known_id(self, stream: str, key: str) -> str | None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from millstream.message import MIN_ID, Id, parse_id
+from millstream.message import Id, split_id
 
 _SLACK = 1024  # below this many settled entries a rebuild is not worth its own cost
 
@@ -43,10 +43,6 @@ class Batch(msgspec.Struct, eq=False, gc=False):
     first: str  # the id that it began with
     ids: list[str]
     delivery: Delivery | None
-
-    @property
-    def start(self) -> Id:
-        return parse_id(self.first)
 
 
 class PendingList:
@@ -119,17 +115,18 @@ class PendingList:
     def first(self) -> Id | None:
         """The lowest pending id."""
         for batch in self._walk(0):
-            return parse_id(batch.ids[0])
+            return split_id(batch.ids[0])
         return None
 
-    def scan(self, start: Id) -> Iterator[tuple[str, Delivery]]:
-        """The pending entries from ``start`` on. What was passed may be replaced while it runs."""
+    def scan(self, start: Id | None) -> Iterator[tuple[str, Delivery]]:
+        """The pending entries from ``start`` on, or all. What was passed may be replaced while it runs."""
         position = 0
-        if start > MIN_ID:
+        if start:
             position = max(bisect_right(self._batches, start, key=_start_of) - 1, 0)
         for batch in self._walk(position):
             # Only the first batch can begin below the start.
-            skip = bisect_left(batch.ids, start, key=parse_id) if batch.start < start else 0
+            skip = bisect_left(batch.ids, start, key=split_id) if start else 0
+            start = None
             for entry_id in batch.ids[skip:]:
                 yield entry_id, batch.delivery or self._loose[entry_id]
 
@@ -164,12 +161,12 @@ class PendingList:
         batch = self._whole.get(entry_id)
         if batch is not None:
             return batch
-        key = parse_id(entry_id)
+        key = split_id(entry_id)
         position = bisect_right(self._batches, key, key=_start_of) - 1
         if position < 0 or self._batches[position].delivery is None:
             return None
         batch = self._batches[position]
-        index = bisect_left(batch.ids, key, key=parse_id)
+        index = bisect_left(batch.ids, key, key=split_id)
         return batch if index < len(batch.ids) and batch.ids[index] == entry_id else None
 
     def _loosen(self, entry_id: str) -> bool:
@@ -191,4 +188,4 @@ class PendingList:
 
 
 def _start_of(batch: Batch) -> Id:
-    return batch.start
+    return split_id(batch.first)

@@ -14,7 +14,6 @@ from millstream.brokers.payload import check_name
 from millstream.errors import GroupNotFound
 from millstream.message import (
     MAX_ID,
-    MIN_ID,
     ClaimPage,
     ConsumerInfo,
     GroupInfo,
@@ -22,7 +21,7 @@ from millstream.message import (
     Message,
     format_id,
     next_id,
-    parse_id,
+    split_id,
 )
 
 _SCAN_FACTOR = 10  # how many pending entries a claim may look at for each that it may return
@@ -44,7 +43,7 @@ class Group:
     @property
     def last(self) -> Id:
         """The last id that was delivered."""
-        return parse_id(self.last_id)
+        return split_id(self.last_id)
 
     def consumer(self, name: str, now: float) -> Consumer:
         """The member of that name, seen now; it joins if it is new."""
@@ -54,7 +53,7 @@ class Group:
         member.seen = now
         return member
 
-    def pending_of(self, member: Consumer, start: Id = MIN_ID) -> Iterator[tuple[str, Delivery]]:
+    def pending_of(self, member: Consumer, start: Id | None = None) -> Iterator[tuple[str, Delivery]]:
         """The pending entries of one consumer, in order."""
         left = member.pending
         for entry_id, delivery in self.pending.scan(start) if left else ():
@@ -111,7 +110,7 @@ class Stream:
         """Hand up to ``count`` of a consumer's own pending entries to it once more."""
         messages: list[Message] = []
         for entry_id, delivery in group.pending_of(member, after):
-            key = parse_id(entry_id)
+            key = split_id(entry_id)
             body = self.log.get(key) if key > after else None
             if body is not None:
                 times = delivery.count + 1
@@ -142,7 +141,7 @@ class Stream:
         self, group: Group, member: Consumer, entry_id: str, before: Delivery, min_idle_ms: int, now: float
     ) -> Message | Literal[False] | None:
         """The claimed message; False where it is not idle enough; None where the entry is gone."""
-        body = self.log.get(parse_id(entry_id))
+        body = self.log.get(split_id(entry_id))
         if body is None:
             group.pending.settle((entry_id,))
             return None

@@ -60,9 +60,13 @@ class Caller:
             f"the server at {self.link.address} forgets its scripts as soon as they are loaded"
         )
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Refuse every later call. The link stays open for others."""
         self.closed = True
         self._closed.set()
+
+    def close(self) -> None:
+        self.stop()
         self.link.close()
 
     def pause(self, seconds: float) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol, cast
 
+from hiredis import pack_command
 from redis import Redis
 from redis.cluster import ClusterNode
 from redis.connection import ConnectionPool
@@ -66,7 +67,8 @@ def converse(
             if asking:
                 connection.send_command("ASKING", check_health=False)
                 connection.read_response(disconnect_on_error=True)
-            connection.send_command(*args, check_health=False)
+            # Packed here: the library would look at each argument of a long command once more.
+            connection.send_packed_command((pack_command(args),), check_health=False)
         except (RedisConnectionError, RedisTimeoutError) as error:
             raise NotSent from error
         try:

@@ -7,8 +7,8 @@ stands for that file, once. The scripts of the job driver are in a folder of the
 from __future__ import annotations
 
 import hashlib
-from importlib.abc import Traversable
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 _FOLDER = files(__package__) / "lua"
 
@@ -18,6 +18,8 @@ class Script:
 
     def __init__(self, name: str, folder: Traversable = _FOLDER) -> None:
         self.name = name
+        keys = name.rpartition("_")[2]
+        self.keys = -1 if keys == "n" else int(keys)
         self.source = _assemble(name, folder, set())
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 

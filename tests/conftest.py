@@ -1,0 +1,78 @@
+"""Fixtures for every test, and the summary of what this machine could not run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import FLAVOURS, MariaDbServer, PostgresServer, RedisServer
+from tests.servers.process import LACKS
+
+
+def _server(flavour: str) -> Iterator[RedisServer]:
+    with RedisServer(flavour) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis7() -> Iterator[RedisServer]:
+    """A Redis 7.0 for the whole run. Tests share it: use stream names of your own."""
+    yield from _server("redis7")
+
+
+@pytest.fixture(scope="session")
+def redis8() -> Iterator[RedisServer]:
+    """A Redis 8.2 for the whole run."""
+    yield from _server("redis8")
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[RedisServer]:
+    """A Valkey for the whole run."""
+    yield from _server("valkey")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL for the whole run, as fast as it gets: without syncing to the disk."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDbServer]:
+    """A MariaDB for the whole run, as fast as it gets: without syncing to the disk."""
+    with MariaDbServer() as server:
+        yield server
+
+
+@pytest.fixture(params=FLAVOURS)
+def redis_flavour(request: pytest.FixtureRequest) -> RedisServer:
+    """Each of the three in turn."""
+    server: RedisServer = request.getfixturevalue(request.param)
+    return server
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say at the end what was skipped because of the machine, by reason."""
+    reasons: Counter[str] = Counter()
+    others = 0
+    for report in terminalreporter.stats.get("skipped", []):
+        text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        _, found, reason = text.partition(LACKS)
+        if found:
+            reasons[reason.strip()] += 1
+        else:
+            others += 1
+    total = reasons.total()
+    terminalreporter.section("what this machine could not run")
+    if total:
+        terminalreporter.line(f"skipped because this machine lacks something: {total}")
+        for reason, count in reasons.most_common():
+            terminalreporter.line(f"  {count:5d}  {reason}")
+    else:
+        terminalreporter.line("skipped because this machine lacks something: 0 (nothing was skipped)")
+    if others:
+        terminalreporter.line(f"skipped for another reason: {others} (see the short summary above)")

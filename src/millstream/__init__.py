@@ -3,17 +3,40 @@
 from millstream.brokers.base import StreamBroker
 from millstream.brokers.local import LocalStreamBroker
 from millstream.config import open_broker
+from millstream.deadletters import DeadJob, DeadLetters
+from millstream.drivers.base import RateLimit
+from millstream.job import Job, JobFunction, job
 from millstream.message import ConsumerInfo, GroupInfo, Message, PendingMessage
+from millstream.options import JobOptions
+from millstream.queue import JobView, Queue, QueueManager, connect
+from millstream.registry import Registry
+from millstream.retry import Bury, Cancel, Retry, Snooze
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Bury",
+    "Cancel",
     "ConsumerInfo",
+    "DeadJob",
+    "DeadLetters",
     "GroupInfo",
+    "Job",
+    "JobFunction",
+    "JobOptions",
+    "JobView",
     "LocalStreamBroker",
     "Message",
     "PendingMessage",
+    "Queue",
+    "QueueManager",
+    "RateLimit",
+    "Registry",
+    "Retry",
+    "Snooze",
     "StreamBroker",
     "__version__",
+    "connect",
+    "job",
     "open_broker",
 ]

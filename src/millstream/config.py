@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from millstream.brokers.base import StreamBroker
 from millstream.brokers.local import LocalStreamBroker
+from millstream.drivers.base import Driver
 from millstream.errors import ConfigurationError, MissingExtra, UnknownScheme
+from millstream.options import unknown_option
 
 _REDIS_SCHEMES = (
     "redis",
@@ -20,7 +24,37 @@ _REDIS_SCHEMES = (
     "redis+cluster",
     "rediss+cluster",
 )
-_SCHEMES = ("memory", *_REDIS_SCHEMES)
+_SQL_SCHEMES = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
+_SCHEMES = ("memory", *_REDIS_SCHEMES, *_SQL_SCHEMES)
+_QUEUE_SCHEMES = ("memory", *_REDIS_SCHEMES)  # those that have a driver
+_PLANNED = ("sqlite", "postgresql", "postgres", "mysql", "mariadb", "kafka", "amqp", "amqps", "sqs")
+# As in brokers/redis/connect.py, which cannot be imported where the extra is not installed.
+_REDIS_QUEUE_OPTIONS = {
+    "retry_for",
+    "db",
+    "username",
+    "password",
+    "protocol",
+    "client_name",
+    "max_connections",
+    "socket_timeout",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "socket_read_size",
+    "sentinel_username",
+    "sentinel_password",
+    "ssl_ca_certs",
+    "ssl_ca_path",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_password",
+    "ssl_cert_reqs",
+    "ssl_check_hostname",
+    "ssl_min_version",
+    "ssl_ciphers",
+}
+_shared: dict[tuple[str, str | None], Driver] = {}  # the drivers of memory://name
+_shared_lock = threading.Lock()
 _LOCAL_OPTIONS = {"max_stream_length": int, "max_payload": int, "key_ttl": float}
 
 
@@ -45,7 +79,51 @@ def open_broker(url: str = "memory://", **options: Any) -> StreamBroker:
                 raise
             raise MissingExtra("redis", error.name) from error
         return RedisStreamBroker(url, **options)
+    if scheme.partition("+")[0] in _SQL_SCHEMES:
+        try:
+            from millstream.brokers.sql import SqlStreamBroker  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            if error.name != "sqlalchemy":
+                raise
+            raise MissingExtra("sql", error.name) from error
+        return SqlStreamBroker(url, **options)
     raise UnknownScheme(scheme, tuple(f"{known}://" for known in _SCHEMES))
+
+
+def open_driver(url: str, *, max_body: int, **options: Any) -> tuple[Driver, bool]:
+    """The driver that ``url`` names, and whether others in this process share it, so that nobody closes it.
+
+    ``memory://`` is new and private; ``memory://name`` is the same one for that name while the process runs.
+    Raises UnknownScheme, MissingExtra, ConfigurationError, BrokerUnavailable, AccessDenied.
+    """
+    from millstream.drivers.stream import open_stream_driver  # noqa: PLC0415 - it opens its broker from here
+
+    check_connection_options(url, options)
+    parts = urlsplit(url)
+    if scheme_of(url) != "memory" or not parts.netloc:
+        return open_stream_driver(url, max_payload=max_body, **options), False
+    key = (parts.netloc, options.get("prefix"))
+    with _shared_lock:
+        if key not in _shared:
+            private = f"memory://{'?' if parts.query else ''}{parts.query}"
+            _shared[key] = open_stream_driver(private, max_payload=max_body, **options)
+        return _shared[key], True
+
+
+def check_connection_options(url: str, options: Mapping[str, Any]) -> None:
+    """Raise UnknownScheme, or ConfigurationError for an option that no queue at ``url`` has."""
+    scheme = scheme_of(url)
+    if scheme not in _QUEUE_SCHEMES:
+        error = UnknownScheme(scheme, tuple(f"{known}://" for known in _QUEUE_SCHEMES))
+        if scheme in _PLANNED:
+            error.args = (f"{scheme}:// is not available yet; available are: {', '.join(error.known)}",)
+        raise error
+    allowed = {"codec", "max_payload", "prefix", "key_ttl"}
+    if scheme in _REDIS_SCHEMES:
+        allowed |= _REDIS_QUEUE_OPTIONS
+    for name in options:
+        if name not in allowed:
+            raise ConfigurationError(unknown_option("queue option", name, allowed))
 
 
 def scheme_of(url: str) -> str:

@@ -10,6 +10,7 @@ import itertools
 import os
 import secrets
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
@@ -126,6 +127,12 @@ def new_job_id() -> str:
     if os.getpid() != _PROCESS_ID:
         _PROCESS, _PROCESS_ID = secrets.token_hex(5), os.getpid()
     return f"{time.time_ns() // 1_000_000:011x}{_PROCESS}{next(_counter) & 0xFFFFFFFFFF:010x}"
+
+
+def new_job_ids() -> Iterator[str]:
+    """Ids for the jobs of one call, without end: the clock and the process are looked at once for all."""
+    prefix = new_job_id()[:-10]
+    return (f"{prefix}{number & 0xFFFFFFFFFF:010x}" for number in _counter)
 
 
 def peek_id(body: bytes) -> str:

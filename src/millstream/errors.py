@@ -3,7 +3,8 @@
     MillstreamError
     ├── ConfigurationError        a URL, an option or a file says something impossible
     │   ├── UnknownScheme         no broker or driver answers to that URL
-    │   └── MissingExtra          the code is there, its client library is not
+    │   ├── MissingExtra          the code is there, its client library is not
+    │   └── SchemaNotReady        the database lacks tables, or has them in an older form
     ├── InvalidInput              the caller's arguments; nothing was written
     │   ├── InvalidName           a stream, group or consumer name
     │   ├── InvalidId             not an entry id
@@ -60,6 +61,18 @@ class MissingExtra(ConfigurationError):
         super().__init__(
             f"this needs the library {library!r}, which is not installed; "
             f"run: pip install 'millstream[{extra}]'"
+        )
+
+
+class SchemaNotReady(ConfigurationError):
+    """The database has no tables of Millstream, or those of an older version."""
+
+    def __init__(self, url: str, found: int, needed: int) -> None:
+        self.url, self.found, self.needed = url, found, needed
+        state = f"has Millstream's tables in version {found}" if found else "has no tables of Millstream"
+        super().__init__(
+            f"the database {url} {state}, and version {needed} is needed; "
+            f"run: millstream migrate schema {url}  (or open it with create=True)"
         )
 
 

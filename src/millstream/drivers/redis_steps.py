@@ -1,0 +1,441 @@
+"""The steps of StreamDriver on Redis and Valkey: one script each, in `lua/`."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from millstream.brokers.redis import RedisStreamBroker
+from millstream.brokers.redis.link import Argument
+from millstream.drivers.base import (
+    Capabilities,
+    DeadLetter,
+    FoundJob,
+    Outcome,
+    PushItem,
+    QueueSize,
+    RateLimit,
+    Reservation,
+    Settlement,
+    WorkerInfo,
+)
+from millstream.drivers.keys import LEVELS, NAMES
+from millstream.drivers.redis_calls import ANSWER_TTL_MS, LATE_WAKE, NEAR_POLL, Connection, script
+from millstream.drivers.redis_reserving import Reserver, job_id, tells_id
+from millstream.drivers.steps import Steps
+from millstream.envelope import PRIORITIES
+
+ADD, PUSH, SETTLE, RETRY_DEAD = (script(name) for name in ("add_3", "push_15", "settle_15", "retry_dead_15"))
+EXTEND, PROMOTE, LEASE = (script(name) for name in ("extend_14", "promote_14", "lease_1"))
+NEXT_DUE, SIZE, FIND, DELAYED = (script(name) for name in ("next_due_n", "size_14", "find_14", "delayed_14"))
+WAITING, DROP, PAUSE, RESUME = (script(name) for name in ("waiting_14", "drop_14", "pause_14", "resume_14"))
+DEAD, DEAD_LETTER = script("dead_14"), script("dead_letter_14")
+UPDATE_DEAD, CLEAR_DEAD = script("update_dead_14"), script("clear_dead_14")
+BEAT, WORKERS, RETIRE = (script(name) for name in ("beat_2", "workers_2", "retire_14"))
+
+MAX_BYTES = 32 * 1024 * 1024  # of bodies in one command, far below what makes a server drop its client
+NOTE_QUEUE_EVERY = 60.0  # seconds; after a flush the list of queues is complete again that soon
+STOP_CHECK = 0.2  # seconds until a wait notices that it is to stop
+CLUSTER_POLL = 0.02
+_CODES = {"complete": "c", "retry": "r", "bury": "b", "release": "f"}
+_Section = tuple[Outcome, str, int, str]  # outcome, priority, delivery count, owner
+_ORDER = {"complete": 0, "release": 1, "retry": 2, "bury": 3}
+
+
+class RedisSteps(Steps):
+    """See `steps.py` for what each method is."""
+
+    def __init__(self, broker: RedisStreamBroker, prefix: str, retry_for: float) -> None:
+        self._connection = connection = Connection(broker, prefix, retry_for)
+        self._writes, self._reads = connection.writes, connection.reads
+        self._keys, self._numbers = connection.keys, connection.numbers
+        self._reserver = Reserver(connection, self.settle)
+        self.capabilities = Capabilities()
+        self.max_payload = connection.max_payload
+        self._noted: dict[str, float] = {}  # when each queue was put on the list
+        self._dead_places: dict[tuple[str, str], str] = {}  # entry ids of letters that a listing ended with
+        self._queues = f"{{{prefix}}}:queues"
+        self._worker_keys = (f"{{{prefix}}}:workers", f"{{{prefix}}}:workers:until")
+
+    def close(self) -> None:
+        self._connection.stop()
+
+    # -- pushing -----------------------------------------------------------------------------------
+
+    def push(self, queue: str, items: Sequence[PushItem]) -> list[str]:
+        if len(items) > 1 and sum(len(item.body) for item in items) > MAX_BYTES:
+            half = len(items) // 2
+            return self.push(queue, items[:half]) + self.push(queue, items[half:])
+        self._note_queue(queue)
+        ids = [item.id for item in items]
+        if _is_plain(items):
+            return self._add(queue, ids, items)
+        marks: list[str] = []
+        pairs: list[Argument] = []
+        delays: list[Argument] = []
+        uniques: list[Argument] = []
+        later: list[str] = []
+        for position, item in enumerate(items, 1):
+            later.append("1" if item.delay else "0")
+            if item.delay:
+                delays.append(_ms(item.delay))
+            marks.append(_mark(item.priority, item.id, item.body))
+            pairs += (item.id, item.body)
+            if item.unique_key is not None:
+                uniques += (position, item.unique_key, _ms(item.unique_for))
+        keys = self._keys(queue)
+        with self._numbers.one((queue, *ids)) as slot:
+            answer = self._writes.script(
+                PUSH,
+                (*keys.all, keys.answers(slot.id)),
+                *(slot.number, ANSWER_TTL_MS, "".join(marks), "".join(later), *pairs, *delays, *uniques),
+            )
+        return _with_stand_ins(ids, answer)
+
+    def _add(self, queue: str, ids: list[str], items: Sequence[PushItem]) -> list[str]:
+        keys = self._keys(queue)
+        priority = items[0].priority
+        with self._numbers.one((queue, *ids)) as slot:
+            answer = self._writes.script(
+                ADD,
+                (keys.streams[PRIORITIES.index(priority)], keys.index, keys.answers(slot.id)),
+                *(slot.number, ANSWER_TTL_MS, LEVELS[priority]),
+                *ids,
+                *[item.body for item in items],
+            )
+        return _with_stand_ins(ids, answer)
+
+    def _note_queue(self, queue: str) -> None:
+        """Put a queue on the list, which has a slot of its own. Before the push: no job is ever unlisted."""
+        now = time.monotonic()
+        if now - self._noted.get(queue, -1e9) > NOTE_QUEUE_EVERY:
+            self._writes.call(self._queues, "SADD", self._queues, queue)
+            self._noted[queue] = now
+
+    # -- working -----------------------------------------------------------------------------------
+
+    def reserve(
+        self,
+        queues: Sequence[str],
+        owner: str,
+        count: int,
+        wait: float,
+        max_wait: float | None,
+        limits: Mapping[str, RateLimit],
+    ) -> list[Reservation]:
+        return self._reserver.reserve(queues, owner, count, wait, max_wait, limits)
+
+    def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[bool]:
+        sections: dict[_Section, list[int]] = {}
+        for position, settlement in enumerate(settlements):
+            one = settlement.reservation
+            section = (settlement.outcome, one.priority, one.delivery_count, one.owner)
+            if section in sections:
+                sections[section].append(position)
+            else:
+                sections[section] = [position]
+        args: list[Argument] = []
+        order: list[int] = []
+        settled: list[tuple[str, str, list[str]]] = []
+        keys = self._keys(queue)
+        # What removes comes first: then a server that is out of memory does not refuse what adds.
+        for section in sorted(sections, key=_first_what_removes):
+            outcome, priority, times, owner = section
+            positions = sections[section]
+            reservations = [settlements[position].reservation for position in positions]
+            entries = [one.entry_id for one in reservations]
+            args += (LEVELS[priority], owner, times, _CODES[outcome], len(positions))
+            args += entries
+            args += [one.id for one in reservations]
+            if outcome in ("retry", "bury"):
+                for position in positions:
+                    args += _kept(settlements[position])
+            order += positions
+            settled.append((owner, keys.streams[PRIORITIES.index(priority)], entries))
+        with self._numbers.one() as slot:
+            answer = self._writes.script(
+                SETTLE, (*keys.all, keys.answers(slot.id)), slot.number, ANSWER_TTL_MS, *args
+            )
+        for owner, stream, entries in settled:
+            self._reserver.handed_back(owner, stream, entries)
+        if not answer:
+            return [True] * len(settlements)
+        answers = [False] * len(settlements)
+        for position, letter in zip(order, answer, strict=True):
+            answers[position] = letter == 49  # "1"
+        return answers
+
+    def extend(self, queue: str, reservations: Sequence[Reservation]) -> list[bool]:
+        sections: dict[tuple[str, int, str], list[int]] = {}
+        for position, one in enumerate(reservations):
+            sections.setdefault((one.priority, one.delivery_count, one.owner), []).append(position)
+        args: list[Argument] = []
+        order: list[int] = []
+        for (priority, times, owner), positions in sections.items():
+            args += (LEVELS[priority], owner, times, len(positions))
+            args += [reservations[position].entry_id for position in positions]
+            order += positions
+        answer = self._writes.script(EXTEND, self._keys(queue).all, *args)
+        answers = [False] * len(reservations)
+        for position, letter in zip(order, answer, strict=True):
+            answers[position] = letter == 49
+        return answers
+
+    def recover(self, queue: str, owner: str, lease: float, count: int) -> list[Reservation]:
+        return self._reserver.recover(queue, owner, _ms(lease), count)
+
+    def lease_lost(self, reservation: Reservation) -> bool:
+        stream = self._keys(reservation.queue).streams[PRIORITIES.index(reservation.priority)]
+        found = self._reads.script(LEASE, (stream,), reservation.entry_id)
+        return not found or (found[0].decode(), found[1]) != (reservation.owner, reservation.delivery_count)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def promote(self, queue: str, limit: int) -> int:
+        promoted: int = self._writes.script(PROMOTE, self._keys(queue).all, limit)
+        return promoted
+
+    def next_due(self, queues: Sequence[str]) -> float | None:
+        dues = [due for due, _ in self._look_ahead(queues).values() if due is not None]
+        return min(dues, default=None)
+
+    def _look_ahead(self, queues: Sequence[str]) -> dict[str, tuple[float | None, str]]:
+        """For each queue's news the seconds until its next job is due, and the last id of the news."""
+        found: dict[str, tuple[float | None, str]] = {}
+        for some in [[queue] for queue in queues] if self._connection.cluster else [queues]:
+            keys = [key for queue in some for key in (self._keys(queue).delayed, self._keys(queue).due)]
+            for news, (due, last) in zip(keys[1::2], self._reads.script(NEXT_DUE, tuple(keys)), strict=True):
+                found[news] = (None if due < 0 else due / 1000, last.decode())
+        return found
+
+    def wait_for_due(self, queues: Sequence[str], timeout: float, stop: threading.Event) -> None:
+        deadline = time.monotonic() + timeout
+        several_nodes = self._connection.cluster and len(queues) > 1
+        ahead = self._look_ahead(queues)
+        due_at = _earliest(ahead)
+        while not stop.is_set():
+            left = min(deadline, due_at) - time.monotonic()
+            if left <= 0:
+                return
+            if several_nodes:  # one command cannot wait for keys on several nodes
+                stop.wait(min(left, CLUSTER_POLL))
+                due_at = _earliest(self._look_ahead(queues))
+                continue
+            if self._news(ahead, left, stop):
+                ahead = self._look_ahead(queues)
+                if _earliest(ahead) < due_at:
+                    return
+                due_at = _earliest(ahead)
+
+    def _news(
+        self, ahead: Mapping[str, tuple[float | None, str]], left: float, stop: threading.Event
+    ) -> bool:
+        """Whether a job was delayed that is due before all others; waits for that a part of ``left``."""
+        block = min(left - LATE_WAKE, STOP_CHECK)
+        args: list[Argument] = ["XREAD"]
+        if block > 0:
+            args += ("BLOCK", math.ceil(block * 1000))
+        else:
+            # So near to the end of the wait the server would wake us too late: sleep here, and look often.
+            stop.wait(min(left, NEAR_POLL))
+            block = 0
+        args += ("STREAMS", *ahead, *(last for _, last in ahead.values()))
+        timeout = block + self._connection.socket_timeout
+        return bool(self._reads.call(next(iter(ahead)), *args, timeout=timeout))
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def size(self, queue: str) -> QueueSize:
+        *waiting, reserved, delayed, dead, oldest, paused = self._reads.script(SIZE, self._keys(queue).all)
+        by_priority = dict(zip(PRIORITIES, waiting, strict=True))
+        age = None if oldest < 0 else oldest / 1000
+        return QueueSize(sum(waiting), reserved, delayed, dead, by_priority, age, bool(paused))
+
+    def queues(self) -> list[str]:
+        return sorted(name.decode() for name in self._reads.call(self._queues, "SMEMBERS", self._queues))
+
+    def find(self, queue: str, job_id: str) -> FoundJob | None:
+        reply = self._reads.script(FIND, self._keys(queue).all, job_id)
+        if not reply:
+            return None
+        state, level, body, due, owner, times = reply
+        state = state.decode()
+        return FoundJob(
+            *(job_id, queue, state, NAMES[level.decode()], body),
+            due_in=due / 1000 if state == "delayed" else None,
+            owner=owner.decode() or None,
+            delivery_count=times,
+        )
+
+    def delayed(self, queue: str, count: int) -> list[FoundJob]:
+        rows = self._reads.script(DELAYED, self._keys(queue).all, count)
+        return [
+            FoundJob(
+                name.decode(), queue, "delayed", NAMES[chr(body[0]).lower()], body[1:], due_in=due / 1000
+            )
+            for name, body, due in rows
+        ]
+
+    # -- keeping house -----------------------------------------------------------------------------
+
+    def clear(self, queue: str) -> int:
+        keys = self._keys(queue).all
+        size = self.size(queue)
+        left = size.waiting + size.delayed  # what comes later may stay: or clearing could go on for ever
+        forgotten = 0
+        while left > 0:
+            args: list[Argument] = []
+            for place, body, name in self._reads.script(WAITING, keys, min(500, left)):
+                args += (name or job_id(body, place[1:].decode()), place)
+            if not args:
+                for name, _, _ in self._reads.script(DELAYED, keys, min(500, left)):
+                    args += (name, "z")
+            if not args:
+                break
+            left -= len(args) // 2
+            forgotten += self._writes.script(DROP, keys, *args)
+        return forgotten
+
+    def pause(self, queue: str) -> None:
+        self._writes.script(PAUSE, self._keys(queue).all)
+
+    def resume(self, queue: str) -> None:
+        self._writes.script(RESUME, self._keys(queue).all)
+
+    def cancel(self, queue: str, job_id: str) -> bool:
+        return bool(self._writes.script(DROP, self._keys(queue).all, job_id, ""))
+
+    # -- dead letters ------------------------------------------------------------------------------
+
+    def dead(self, queue: str, start: str, count: int) -> list[DeadLetter]:
+        # A letter that is gone by now still tells where to go on, as long as this object listed it.
+        after = self._dead_places.get((queue, start), "") if start else ""
+        rows = self._reads.script(DEAD, self._keys(queue).all, after, start, count)
+        letters = [_letter(queue, row) for row in rows]
+        if letters:
+            if len(self._dead_places) > 1000:
+                self._dead_places.clear()
+            self._dead_places[queue, letters[-1].id] = rows[-1][0].decode()
+        return letters
+
+    def dead_letter(self, queue: str, job_id: str) -> DeadLetter | None:
+        row = self._reads.script(DEAD_LETTER, self._keys(queue).all, job_id)
+        return _letter(queue, row) if row else None
+
+    def retry_dead(self, queue: str, items: Sequence[PushItem]) -> list[bool]:
+        keys = self._keys(queue)
+        args: list[Argument] = []
+        for item in items:
+            args += (item.id, _mark(item.priority, item.id, item.body), _ms(item.delay), item.body)
+            args += (item.unique_key or "", _ms(item.unique_for))
+        with self._numbers.one() as slot:
+            answer = self._writes.script(
+                RETRY_DEAD, (*keys.all, keys.answers(slot.id)), slot.number, ANSWER_TTL_MS, *args
+            )
+        return [letter == 49 for letter in answer]
+
+    def update_dead(self, queue: str, job_id: str, body: bytes) -> bool:
+        return bool(self._writes.script(UPDATE_DEAD, self._keys(queue).all, job_id, body))
+
+    def clear_dead(self, queue: str, job_ids: Sequence[str] | None) -> int:
+        keys = self._keys(queue).all
+        if job_ids is not None:
+            named: int = self._writes.script(CLEAR_DEAD, keys, *job_ids) if job_ids else 0
+            return named
+        cleared, left = 0, self.size(queue).dead
+        while left > 0:
+            step: int = self._writes.script(CLEAR_DEAD, keys)
+            if not step:
+                break
+            cleared += step
+            left -= step
+        return cleared
+
+    # -- workers -----------------------------------------------------------------------------------
+
+    def beat(self, worker: WorkerInfo, ttl: float) -> None:
+        self._writes.script(BEAT, self._worker_keys, worker.id, msgspec.json.encode(worker), _ms(ttl))
+
+    def workers(self) -> list[WorkerInfo]:
+        return [
+            msgspec.structs.replace(msgspec.json.decode(text, type=WorkerInfo), age=age / 1000)
+            for age, text in self._reads.script(WORKERS, self._worker_keys)
+        ]
+
+    def retire(self, worker_id: str, queues: Sequence[str]) -> None:
+        for key, command in zip(self._worker_keys, ("HDEL", "ZREM"), strict=True):
+            self._writes.call(key, command, key, worker_id)
+        for queue in queues:
+            self._writes.script(RETIRE, self._keys(queue).all, worker_id)
+
+
+def _is_plain(items: Sequence[PushItem]) -> bool:
+    """Whether the jobs are of one level, with nothing special about them."""
+    priority = items[0].priority
+    for item in items:
+        if item.priority is not priority and item.priority != priority:
+            return False
+        if item.delay or item.unique_key is not None or not tells_id(item.body, item.id):
+            return False
+    return len(items) == 1 or len({item.id for item in items}) == len(items)
+
+
+def _mark(priority: str, job_id: str, body: bytes) -> str:
+    """The letter of the level, in upper case where the body does not tell the id."""
+    letter = LEVELS[priority]
+    return letter if tells_id(body, job_id) else letter.upper()
+
+
+def _with_stand_ins(ids: list[str], answer: bytes) -> list[str]:
+    if answer:
+        for position, stands in msgspec.json.decode(answer):
+            ids[position - 1] = stands
+    return ids
+
+
+def _ms(seconds: float) -> int:
+    """Milliseconds, upwards: nothing comes earlier than it was asked for."""
+    return math.ceil(seconds * 1000)
+
+
+def _kept(settlement: Settlement) -> tuple[Argument, ...]:
+    """What is kept of a job that is tried again, or buried."""
+    if settlement.outcome == "retry":
+        one = settlement.reservation
+        return (_ms(settlement.delay), _mark(one.priority, one.id, settlement.body), settlement.body)
+    return (
+        *(settlement.body, settlement.reason, settlement.error),
+        *(settlement.traceback, settlement.attempts),
+    )
+
+
+def _first_what_removes(section: _Section) -> int:
+    return _ORDER[section[0]]
+
+
+def _earliest(ahead: Mapping[str, tuple[float | None, str]]) -> float:
+    now = time.monotonic()
+    return min((now + due for due, _ in ahead.values() if due is not None), default=float("inf"))
+
+
+def _letter(queue: str, row: Any) -> DeadLetter:
+    entry_id, fields, edited = row
+    named = dict(zip(fields[::2], fields[1::2], strict=True))
+
+    def text(name: bytes) -> str:
+        found: bytes = named.get(name, b"")
+        return found.decode("utf-8", "backslashreplace")
+
+    body: bytes = edited[1:] or named.get(b"job", b"")
+    return DeadLetter(
+        text(b"id") or job_id(body, entry_id.decode()),
+        *(queue, body, text(b"original_stream"), text(b"original_id")),
+        *(text(b"reason"), text(b"error"), text(b"traceback")),
+        int(named.get(b"attempts", 0)),
+        int(named.get(b"moved_at", 0)) / 1000,
+    )

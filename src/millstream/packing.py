@@ -1,0 +1,149 @@
+"""From a job to what a driver pushes: the payload checked, the envelope filled in, the bytes bounded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from millstream.brokers.payload import encode_data
+from millstream.drivers.base import PushItem
+from millstream.envelope import Codec, Envelope, new_job_id, new_job_ids
+from millstream.errors import InvalidInput, PayloadTooLarge, UnreadableEnvelope
+from millstream.job import Job
+from millstream.options import JobOptions
+from millstream.registry import Registry, decode_payload
+from millstream.tasks import check_data
+
+# What an envelope may take beside its payload: the history of fifty attempts, and some room.
+ENVELOPE_ROOM = 256 * 1024
+_copy: Callable[[Envelope], Envelope] = Envelope.__copy__  # type: ignore[attr-defined]  # not in its stubs
+
+
+class BoundedCodec:
+    """A codec that looks at the size before it decodes: a giant entry costs one comparison."""
+
+    def __init__(self, codec: Codec, limit: int) -> None:
+        self.name, self.limit = codec.name, limit
+        self.encode, self.encode_payload, self._decode = codec.encode, codec.encode_payload, codec.decode
+
+    def decode(self, body: bytes) -> Envelope:
+        """The envelope in ``body``. Raises UnreadableEnvelope, too if it is larger than the limit."""
+        if len(body) > self.limit:
+            raise UnreadableEnvelope(f"it takes {len(body):,} bytes, and {self.limit:,} are accepted")
+        return self._decode(body)
+
+
+class Packer:
+    """Packs the jobs of one queue object."""
+
+    def __init__(self, codec: Codec, max_payload: int) -> None:
+        self.codec, self.max_payload = codec, max_payload
+
+    def pack(self, job: Job, now: float) -> PushItem:
+        """The item that pushes ``job``. Raises InvalidPayload or PayloadTooLarge; nothing was sent.
+
+        A job whose last push failed has a ticket: the id that it had then, so that a push that did arrive
+        is not followed by a second one.
+        """
+        return self._pack(job, job._ticket or new_job_id(), now)
+
+    def pack_many(self, jobs: Iterable[Job], now: float) -> list[PushItem]:
+        """The items of many jobs; as `pack`, and cheaper."""
+        pack, ids = self._pack, new_job_ids()
+        return [pack(job, job._ticket or next(ids), now) for job in jobs]
+
+    def _pack(self, job: Job, job_id: str, now: float) -> PushItem:
+        kind = job._type
+        payload = kind.encode(kind.fields_of(job), self.codec)
+        if job._options is not None:
+            return self._item(
+                job_id, _envelope(kind.name, job._options), job._options, payload, job._delay, now, job
+            )
+        template = kind.template
+        if template is None:
+            template = kind.template = _envelope(kind.name, kind.options)
+        return self._item(job_id, template, kind.options, payload, job._delay, now, job)
+
+    def pack_task(
+        self,
+        type_name: str,
+        data: Mapping[str, Any] | None,
+        options: JobOptions,
+        delay: float | datetime | None,
+        registry: Registry,
+        now: float,
+    ) -> PushItem:
+        """The item that pushes a task by name; its data are checked further where its type is known here."""
+        fields = check_data(type_name, {} if data is None else data)
+        encode_data(fields, self.max_payload)  # JSON values only: says which is none
+        known = registry.get(type_name)
+        payload = (
+            self.codec.encode_payload(fields) if known is None else known.encode_data(fields, self.codec)
+        )
+        return self._item(new_job_id(), _envelope(type_name, options), options, payload, delay, now, None)
+
+    def _item(
+        self,
+        job_id: str,
+        template: Envelope,
+        options: JobOptions,
+        payload: msgspec.Raw,
+        delay: float | datetime | None,
+        now: float,
+        job: Job | None,
+    ) -> PushItem:
+        if len(payload) > self.max_payload:
+            raise PayloadTooLarge(len(payload), self.max_payload)
+        envelope = _copy(template)  # a fraction of the price of making one
+        envelope.id, envelope.payload, envelope.pushed_at = job_id, payload, now
+        wait, key = 0.0, None
+        if delay is not None:
+            wait = max(0.0, delay.timestamp() - now) if isinstance(delay, datetime) else delay
+            envelope.due_at = now + wait
+        if options.expires_in is not None:
+            envelope.expires_at = now + wait + options.expires_in
+        if options.unique_for is not None or options.unique_key is not None:
+            key = envelope.unique_key = _unique_key(template.type, options, payload, job)
+            body = self.codec.encode(envelope)
+            return PushItem(
+                job_id, options.queue, options.priority, body, wait, key, options.unique_for or 0.0
+            )
+        return PushItem(job_id, options.queue, options.priority, self.codec.encode(envelope), wait)
+
+
+def _envelope(type_name: str, options: JobOptions) -> Envelope:
+    """What the envelopes of one type and one set of options have in common."""
+    return Envelope(
+        id="",
+        type=type_name,
+        queue=options.queue,
+        priority=options.priority,
+        version=options.version,
+        max_attempts=options.max_attempts,
+        backoff=options.backoff,
+        multiplier=options.multiplier,
+        max_backoff=options.max_backoff,
+        jitter=options.jitter,
+        timeout=options.timeout,
+        tags=list(options.tags),
+    )
+
+
+def _unique_key(type_name: str, options: JobOptions, payload: msgspec.Raw, job: Job | None) -> str:
+    """What two pushes must have in common to be the same job."""
+    wanted = options.unique_key
+    if isinstance(wanted, str):
+        return f"{type_name}:{wanted}"
+    if callable(wanted):
+        key = wanted(decode_payload(payload) if job is None else job)
+        if not isinstance(key, str) or not key:
+            raise InvalidInput(f"{type_name}: unique_key must return a text that is not empty, not {key!r}")
+        return f"{type_name}:{key}"
+    if wanted is not None:
+        fields = decode_payload(payload)
+        payload = msgspec.Raw(msgspec.json.encode([fields.get(name) for name in wanted]))
+    return f"{type_name}:{hashlib.blake2b(payload, digest_size=16).hexdigest()}"

@@ -1,0 +1,462 @@
+"""Queue and QueueManager: where a program pushes jobs, takes them, and runs workers."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from millstream.brokers.payload import DEFAULT_MAX_PAYLOAD, check_name
+from millstream.config import open_driver
+from millstream.deadletters import DeadLetters
+from millstream.drivers.base import Driver, PushItem
+from millstream.envelope import Codec, JsonCodec, MsgpackCodec
+from millstream.errors import ConfigurationError, InvalidInput
+from millstream.job import Job, JobFunction
+from millstream.keeping import JobView
+from millstream.options import (
+    DEFAULTS,
+    OPTION_NAMES,
+    Seconds,
+    check_queue_name,
+    delay_or_time,
+    merge,
+    unknown_option,
+)
+from millstream.packing import ENVELOPE_ROOM, BoundedCodec, Packer
+from millstream.producer import Producer
+from millstream.registry import Registry, default_registry
+from millstream.settings import Settings, load_settings, settings_of
+from millstream.taking import QueueTaker, reservation_of
+from millstream.tasks import register_handler
+
+if TYPE_CHECKING:
+    from millstream.worker import Worker
+
+F = TypeVar("F", bound=Callable[..., Any])
+CODECS: dict[str, Callable[[], Codec]] = {"json": JsonCodec, "msgpack": MsgpackCodec}
+Router = Callable[[str], "Queue"]
+
+__all__ = ["JobView", "Queue", "QueueManager", "connect"]
+
+
+class Queue(QueueTaker):
+    """Jobs on one driver. Usually made by `connect`; may be used from any number of threads.
+
+    ``name`` is that of the connection. ``codec`` is "json" (the default), "msgpack" or an object.
+    ``max_payload`` bounds the bytes of a job's fields, when they are sent and before they are read.
+    ``router`` finds the queue object of another connection, for jobs that say `on_connection`.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        name: str = "default",
+        codec: str | Codec = "json",
+        registry: Registry | None = None,
+        max_payload: int = DEFAULT_MAX_PAYLOAD,
+        url: str = "",
+        router: Router | None = None,
+        close_driver: bool = True,
+    ) -> None:
+        if isinstance(max_payload, bool) or not isinstance(max_payload, int) or max_payload < 1:
+            raise ConfigurationError(
+                f"max_payload must be a whole number of bytes above 0, not {max_payload!r}"
+            )
+        bounded = BoundedCodec(_codec(codec), max_payload + ENVELOPE_ROOM)
+        known = Registry(default_registry) if registry is None else registry
+        super().__init__(driver, bounded, known, max_payload)
+        self.name, self.url = check_name("connection", name), url
+        self._packer = Packer(self.codec, max_payload)
+        self._producer = Producer(driver.push)
+        self._router, self._close_driver = router, close_driver
+        self._workers: set[Worker] = set()
+        self._workers_lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r} on {self.driver.name}>"
+
+    # -- pushing -----------------------------------------------------------------------------------
+
+    def push(self, job: Job) -> str:
+        """Push a job; the id of the job that now stands for it: its own, or an earlier one if it is unique.
+
+        If this raises BrokerUnavailable, pushing the same object again adds nothing twice.
+        """
+        target = self._target(job)
+        item = target._packer.pack(job, time.time())
+        try:
+            (job_id,) = target.driver.push([item])
+        except BaseException:
+            job._ticket = item.id
+            raise
+        job._id, job._ticket = job_id, None
+        return job_id
+
+    def push_many(self, jobs: Iterable[Job]) -> list[str]:
+        """Push jobs in their order, a round trip per thousand and queue; their ids.
+
+        All are checked before the first is sent.
+        """
+        now = time.time()
+        listed = list(jobs)
+        targets = [self._target(job) for job in listed]
+        if targets.count(self) == len(targets):
+            items = self._packer.pack_many(listed, now)
+        else:
+            items = [target._packer.pack(job, now) for target, job in zip(targets, listed, strict=True)]
+        try:
+            ids = _push_each(targets, items)
+        except BaseException:
+            for job, item in zip(listed, items, strict=True):
+                job._ticket = item.id
+            raise
+        for job, job_id in zip(listed, ids, strict=True):
+            job._id, job._ticket = job_id, None
+        return ids
+
+    async def push_async(self, job: Job) -> str:
+        """As `push`, for asyncio programs: the loop is never blocked.
+
+        A producer thread sends what has gathered in one round trip, so many coroutines may push at once.
+        """
+        target = self._target(job)
+        item = target._packer.pack(job, time.time())
+        try:
+            job_id = await target._producer.push(item)
+        except BaseException:
+            job._ticket = item.id
+            raise
+        job._id, job._ticket = job_id, None
+        return job_id
+
+    def enqueue(
+        self,
+        type_name: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        delay: Seconds | datetime | None = None,
+        **options: Any,
+    ) -> str:
+        """Push a task by the name of its type; its id.
+
+        ``options`` are those of a job: ``queue, priority, max_attempts, timeout …``. Where the type is
+        known in this process (a handler or a Job class), its own options are the defaults and the data are
+        checked against its fields.
+        """
+        check_name("job type", type_name)
+        known = self.registry.get(type_name)
+        base = DEFAULTS if known is None else known.options
+        for fixed in ("name", "version"):
+            if fixed in options:
+                raise InvalidInput(f"enqueue({type_name!r}): {fixed} is said where the type is defined")
+        for name in options:
+            if name not in OPTION_NAMES:
+                raise InvalidInput(
+                    f"enqueue({type_name!r}): {unknown_option('option', name, (*OPTION_NAMES, 'delay'))}"
+                )
+        merged = merge(f"enqueue({type_name!r})", base, options)
+        when = None if delay is None else delay_or_time(delay)
+        target = self._connection(merged.connection)
+        item = target._packer.pack_task(type_name, data, merged, when, self.registry, time.time())
+        return target.driver.push([item])[0]
+
+    def handler(self, type_name: str, **options: Any) -> Callable[[F], F]:
+        """Decorates the function that handles the tasks of that name: ``def send(data)`` or ``(data, job)``.
+
+        It may be ``async def``, and stays callable as it is. ``options`` are those of a job.
+        """
+        check_name("job type", type_name)
+
+        def keep(function: F) -> F:
+            scope = sys._getframe(1).f_locals  # where the function is written: it may name local types
+            register_handler(type_name, function, options, self.registry, scope)
+            return function
+
+        return keep
+
+    def register_job_classes(self, classes: Iterable[type[Job]]) -> None:
+        """Make job classes known to this queue. Subclassing Job does that by itself, for every queue."""
+        for cls in classes:
+            if isinstance(cls, JobFunction):
+                cls = cls.job_class  # noqa: PLW2901 - a function form stands for its class
+            if not (isinstance(cls, type) and issubclass(cls, Job) and cls is not Job):
+                raise InvalidInput(f"register_job_classes takes subclasses of Job, not {cls!r}")
+            self.registry.register(cls._type)
+
+    # -- working -----------------------------------------------------------------------------------
+
+    def work(self, queues: str | Sequence[str] = ("default",), concurrency: int = 16, **options: Any) -> None:
+        """Run a worker in this process until `stop` is called or a signal ends it.
+
+        ``options`` are those of `millstream.worker.WorkerOptions`.
+        """
+        worker = self.worker(queues, concurrency=concurrency, **options)
+        with self._workers_lock:
+            self._workers.add(worker)
+        try:
+            worker.run()
+        finally:
+            with self._workers_lock:
+                self._workers.discard(worker)
+
+    def stop(self) -> None:
+        """End every `work` of this queue object: no new jobs, those that run are finished."""
+        with self._workers_lock:
+            workers = list(self._workers)
+        for worker in workers:
+            worker.stop()
+
+    def worker(self, queues: str | Sequence[str] = ("default",), **options: Any) -> Worker:
+        """A worker to be run in the background: ``with queue.worker(["emails"]) as worker: …``."""
+        from millstream.worker import Worker, WorkerOptions  # noqa: PLC0415 - producers do not need it
+
+        allowed = inspect.signature(WorkerOptions).parameters
+        for name in options:
+            if name not in allowed:
+                raise ConfigurationError(unknown_option("worker option", name, allowed))
+        names = [queues] if isinstance(queues, str) else list(queues)
+        return Worker(self, WorkerOptions(queues=tuple(map(check_queue_name, names)), **options))
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Send what push_async still holds, end workers that run here, and give back the connections."""
+        self.stop()
+        self._producer.close()
+        if self._close_driver:
+            self.driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- names -------------------------------------------------------------------------------------
+
+    def _target(self, job: Job) -> Queue:
+        """The queue object that ``job`` wants to be pushed with: this one, or that of another connection."""
+        if not isinstance(job, Job):
+            hint = "; call it first: the call makes the job" if isinstance(job, JobFunction) else ""
+            hint = hint or (
+                "; make one first" if isinstance(job, type) else "; use enqueue() for a task by name"
+            )
+            raise InvalidInput(f"push takes a job, not {job!r}{hint}")
+        connection = (job._options or job._type.options).connection
+        return self if connection is None else self._connection(connection)
+
+    def _connection(self, name: str | None) -> Queue:
+        if name is None or name == self.name:
+            return self
+        if self._router is None:
+            raise ConfigurationError(
+                f"the job wants the connection {name!r}, and this queue only has its own, {self.name!r}; "
+                "name both in millstream.toml, or in QueueManager(connections={...})"
+            )
+        return self._router(name)
+
+
+def _check_max_payload(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"max_payload must be a whole number of bytes above 0, not {value!r}")
+
+
+def _codec(codec: str | Codec) -> Codec:
+    if not isinstance(codec, str):
+        return codec
+    try:
+        return CODECS[codec]()
+    except KeyError:
+        raise ConfigurationError(f"{codec!r} is not a codec; use one of {', '.join(CODECS)}") from None
+
+
+def _push_each(targets: list[Queue], items: list[PushItem]) -> list[str]:
+    """Push each item with its own queue object; the ids in the order of ``items``."""
+    if not items:
+        return []
+    if targets.count(targets[0]) == len(targets):
+        return targets[0].driver.push(items)
+    ids = [""] * len(items)
+    for target in dict.fromkeys(targets):
+        places = [place for place, each in enumerate(targets) if each is target]
+        pushed = target.driver.push([items[place] for place in places])
+        for place, job_id in zip(places, pushed, strict=True):
+            ids[place] = job_id
+    return ids
+
+
+class QueueManager:
+    """Several named connections, opened when they are first used, with one registry of handlers.
+
+        manager = QueueManager({"main": "redis://localhost:6379/0", "local": "memory://"}, default="main")
+
+    Without ``connections`` they are those of millstream.toml and the environment. A job goes over the
+    connection that it names (`Job.on_connection`), else over the default one.
+    """
+
+    def __init__(
+        self,
+        connections: Mapping[str, str | Mapping[str, Any]] | None = None,
+        *,
+        default: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        if settings is None:
+            settings = load_settings() if connections is None else settings_of(connections, default)
+        self.settings = settings
+        self.registry = Registry(default_registry)
+        self._open: dict[str, Queue] = {}
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<QueueManager {', '.join(self.names())}; default {self.settings.default!r}>"
+
+    def names(self) -> list[str]:
+        """The connections that are known."""
+        return sorted(self.settings.connections)
+
+    def connection(self, name: str | None = None) -> Queue:
+        """The queue object of a connection, the default one without ``name``. Raises ConfigurationError."""
+        wanted = self.settings.default if name is None else name
+        with self._lock:
+            found = self._open.get(wanted)
+            if found is None:
+                found = self._open[wanted] = self._connect(wanted)
+            return found
+
+    def _connect(self, name: str) -> Queue:
+        known = self.settings.connections.get(name)
+        if known is None:
+            where = f" ({self.settings.source})" if self.settings.source else ""
+            raise ConfigurationError(
+                f"there is no connection {name!r}; known are: {', '.join(self.names())}{where}"
+            )
+        return _open_queue(known.url, dict(known.options), name, self.registry, self.connection)
+
+    def push(self, job: Job) -> str:
+        """Push a job over its connection; its id."""
+        return self.connection().push(job)
+
+    def push_many(self, jobs: Iterable[Job]) -> list[str]:
+        """Push jobs, each over its connection, a round trip per thousand, queue and connection; their ids."""
+        return self.connection().push_many(jobs)
+
+    async def push_async(self, job: Job) -> str:
+        """As `push`, for asyncio programs."""
+        return await self.connection().push_async(job)
+
+    def enqueue(self, type_name: str, data: Mapping[str, Any] | None = None, **options: Any) -> str:
+        """Push a task by name; its id. ``connection=`` chooses where."""
+        return self.connection().enqueue(type_name, data, **options)
+
+    def handler(self, type_name: str, **options: Any) -> Callable[[F], F]:
+        """As Queue.handler, for every connection."""
+        return self.connection().handler(type_name, **options)
+
+    def register_job_classes(self, classes: Iterable[type[Job]]) -> None:
+        """As Queue.register_job_classes, for every connection."""
+        self.connection().register_job_classes(classes)
+
+    def pop(self, queue: str | None = None, connection: str | None = None, **options: Any) -> Job | None:
+        """Take one job; see Queue.pop."""
+        return self.connection(connection).pop(queue, **options)
+
+    def complete(self, job: Job) -> None:
+        """A job that `pop` gave is done."""
+        self._home(job).complete(job)
+
+    def fail(self, job: Job, error: BaseException) -> None:
+        """A job that `pop` gave has failed."""
+        self._home(job).fail(job, error)
+
+    def size(self, queue: str | None = None, connection: str | None = None) -> int:
+        """How many jobs are still to be done."""
+        return self.connection(connection).size(queue)
+
+    def clear(self, queue: str | None = None, connection: str | None = None) -> int:
+        """Forget every waiting and delayed job of a queue; how many."""
+        return self.connection(connection).clear(queue)
+
+    def dead(self, queue: str | None = None, connection: str | None = None) -> DeadLetters:
+        """The dead letters of a queue."""
+        return self.connection(connection).dead(queue)
+
+    def worker(
+        self, queues: str | Sequence[str] = ("default",), connection: str | None = None, **options: Any
+    ) -> Worker:
+        """A worker for one connection, to be run in the background."""
+        return self.connection(connection).worker(queues, **options)
+
+    def work(
+        self, queues: str | Sequence[str] = ("default",), connection: str | None = None, **options: Any
+    ) -> None:
+        """Run a worker for one connection in this process."""
+        self.connection(connection).work(queues, **options)
+
+    def close(self) -> None:
+        """Close every connection that was opened."""
+        with self._lock:
+            opened, self._open = list(self._open.values()), {}
+        for queue in opened:
+            queue.close()
+
+    def _home(self, job: Job) -> Queue:
+        reservation_of(job)
+        home: Queue | None = job._home
+        return self.connection() if home is None else home
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect(url: str | None = None, **options: Any) -> Queue:
+    """The queue object for ``url``, or for the default connection of millstream.toml and the environment.
+
+    ``options``: ``codec`` ("json" or "msgpack"), ``max_payload`` (bytes), ``prefix`` (of the names on the
+    server), ``name`` (of the connection), ``registry``, and those of the driver. Raises UnknownScheme,
+    ConfigurationError, and what connecting raises: BrokerUnavailable, AccessDenied.
+
+    ``memory://`` is private to the object that is returned; ``memory://name`` is shared by that name within
+    the process, as long as it runs.
+    """
+    if url is not None:
+        name = options.pop("name", "default")
+        return _open_queue(url, options, name, options.pop("registry", None), None)
+    if options:
+        settings = load_settings()
+        known = settings.connections[settings.default]
+        merged = {**known.options, **options}
+        registry = merged.pop("registry", None)
+        return _open_queue(known.url, merged, merged.pop("name", settings.default), registry, None)
+    return QueueManager().connection()
+
+
+def _open_queue(
+    url: str, options: dict[str, Any], name: str, registry: Registry | None, router: Router | None
+) -> Queue:
+    own = {option: options.pop(option) for option in ("codec", "max_payload") if option in options}
+    max_payload = own.get("max_payload", DEFAULT_MAX_PAYLOAD)
+    _check_max_payload(max_payload)
+    driver, shared = open_driver(url, max_body=max_payload + ENVELOPE_ROOM, **options)
+    try:
+        return Queue(
+            driver, name=name, url=url, registry=registry, router=router, close_driver=not shared, **own
+        )
+    except BaseException:
+        if not shared:
+            driver.close()
+        raise

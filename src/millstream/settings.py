@@ -1,0 +1,275 @@
+"""millstream.toml and the environment: connections, the default one, and how workers work.
+
+    default = "main"
+
+    [connections.main]
+    url = "redis://localhost:6379/0"
+    prefix = "shop"
+
+    [connections.local]
+    url = "memory://"
+
+    [worker]
+    queues = ["default", "emails"]
+    concurrency = 16
+    rate_limits.emails = { limit = 10, per = 60 }
+
+The environment wins over the file: MILLSTREAM_URL is the URL of the default connection,
+MILLSTREAM_CONNECTIONS__NAME__URL (or another option in its place) that of the connection "name", and
+MILLSTREAM_DEFAULT names the default one. MILLSTREAM_CONFIG is the path of the file, where it is not
+millstream.toml in the current folder.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from millstream.drivers.base import RateLimit
+from millstream.errors import ConfigurationError
+from millstream.options import check_queue_name, unknown_option
+
+FILE_NAME = "millstream.toml"
+DEFAULT_URL = "memory://"  # what a program gets that says nothing; a file that survives it would be better
+_PREFIX = "MILLSTREAM_CONNECTIONS__"
+_TOP = ("default", "connections", "worker")
+_NUMBERS = {"max_payload": int, "retry_for": float, "socket_timeout": float, "socket_connect_timeout": float}
+
+
+@dataclass(frozen=True)
+class ConnectionSettings:
+    """One connection: its URL, and options as `connect` takes them."""
+
+    url: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a program is told from outside. ``worker`` holds options of WorkerOptions, and ``workers``."""
+
+    default: str = "default"
+    connections: Mapping[str, ConnectionSettings] = field(default_factory=dict)
+    worker: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""  # the file, where there is one
+
+
+def load_settings(path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings of the file and the environment. Raises ConfigurationError with the file and the line."""
+    env = os.environ if environ is None else environ
+    named = path or env.get("MILLSTREAM_CONFIG")
+    file = Path(named or FILE_NAME)
+    if file.is_file():
+        settings = read_settings(file)
+    elif named:
+        raise ConfigurationError(f"there is no configuration file {str(file)!r}")
+    else:
+        settings = Settings()
+    return _with_environment(settings, env)
+
+
+def settings_of(connections: Mapping[str, str | Mapping[str, Any]], default: str | None = None) -> Settings:
+    """Settings from code: URLs, or options with a ``url``, by name; the first one is the default."""
+    if not connections:
+        raise ConfigurationError("give at least one connection, such as {'main': 'redis://localhost:6379/0'}")
+    found = {name: _connection(name, value, _plain) for name, value in connections.items()}
+    chosen = next(iter(found)) if default is None else default
+    if chosen not in found:
+        raise ConfigurationError(
+            f"the default connection {chosen!r} is not one of: {', '.join(sorted(found))}"
+        )
+    return Settings(chosen, found)
+
+
+def read_settings(file: Path) -> Settings:
+    """The settings of one file. Raises ConfigurationError with the file, the line and what is allowed."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        where = re.search(r"\(at line (\d+), column \d+\)", str(error))
+        line = where[1] if where else str(text.count("\n") + 1)  # the others are at the end of the document
+        raise ConfigurationError(f"{file}:{line}: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file}: cannot be read: {error}") from error
+
+    def wrong(path: tuple[str, ...], why: str) -> ConfigurationError:
+        return ConfigurationError(f"{file}:{line_of(text, path)}: {why}")
+
+    for key in content:
+        if key not in _TOP:
+            raise wrong((key,), unknown_option("setting", key, _TOP))
+    tables = content.get("connections", {})
+    if not isinstance(tables, dict):
+        raise wrong(("connections",), "connections must be tables, such as [connections.main]")
+    connections = {name: _connection(name, value, wrong) for name, value in tables.items()}
+    default = content.get("default", next(iter(connections), "default"))
+    if not isinstance(default, str) or (connections and default not in connections):
+        known = ", ".join(sorted(connections)) or "none"
+        raise wrong(("default",), f"default must name a connection ({known}), not {default!r}")
+    worker = _worker(content.get("worker", {}), wrong)
+    return Settings(default, connections, worker, str(file))
+
+
+def _plain(path: tuple[str, ...], why: str) -> ConfigurationError:
+    return ConfigurationError(why)
+
+
+def _connection(name: str, value: object, wrong: Any) -> ConnectionSettings:
+    from millstream.config import check_connection_options  # noqa: PLC0415 - it imports drivers
+
+    place = ("connections", name)
+    if isinstance(value, str):
+        value = {"url": value}
+    if not isinstance(value, Mapping):
+        raise wrong(place, f"connection {name!r} must be a URL or a table with one, not {value!r}")
+    options = dict(value)
+    url = options.pop("url", None)
+    if not isinstance(url, str):
+        raise wrong((*place, "url"), f"connection {name!r} needs a url, such as redis://localhost:6379/0")
+    try:
+        check_connection_options(url, options)
+    except ConfigurationError as error:
+        raise wrong((*place, _culprit(error, options)), f"connection {name!r}: {error}") from None
+    return ConnectionSettings(url, options)
+
+
+def _culprit(error: ConfigurationError, options: Mapping[str, Any]) -> str:
+    """The option that the error's text is about, for the line."""
+    return next((name for name in options if repr(name) in str(error)), "url")
+
+
+def _worker(table: object, wrong: Any) -> dict[str, Any]:
+    """The worker's options with their types checked; their values are checked when a worker is made."""
+    from millstream.worker.options import WorkerOptions  # noqa: PLC0415 - producers do not need it
+
+    if not isinstance(table, dict):
+        raise wrong(("worker",), f"worker must be a table, not {table!r}")
+    allowed = [each.name for each in fields(WorkerOptions)]
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        place = ("worker", name)
+        if name not in (*allowed, "workers"):
+            raise wrong(place, unknown_option("worker option", name, (*allowed, "workers")))
+        if name == "queues":
+            if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+                raise wrong(place, f"queues must be a list of names, not {value!r}")
+            found[name] = tuple(map(check_queue_name, value))
+        elif name == "rate_limits":
+            found[name] = _rate_limits(value, wrong)
+        else:
+            found[name] = value
+    try:
+        WorkerOptions(**{name: value for name, value in found.items() if name != "workers"})
+        if not isinstance(found.get("workers", 1), int) or found.get("workers", 1) < 1:
+            raise ConfigurationError(
+                f"workers must be a whole number of at least 1, not {found['workers']!r}"
+            )
+    except (ConfigurationError, TypeError) as error:
+        guilty = next((name for name in found if re.search(rf"\b{name}\b", str(error))), "")
+        raise wrong(("worker", guilty) if guilty else ("worker",), str(error)) from None
+    return found
+
+
+def _rate_limits(value: object, wrong: Any) -> dict[str, RateLimit]:
+    place = ("worker", "rate_limits")
+    if not isinstance(value, dict):
+        raise wrong(place, "rate_limits must be a table such as emails = { limit = 10, per = 60 }")
+    limits = {}
+    for queue, limit in value.items():
+        try:
+            limits[queue] = RateLimit(**limit)
+        except (TypeError, ValueError):
+            raise wrong(
+                (*place, queue),
+                f"the limit of {queue!r} must be as {{ limit = 10, per = 60 }}, both above 0, not {limit!r}",
+            ) from None
+    return limits
+
+
+def _with_environment(settings: Settings, env: Mapping[str, str]) -> Settings:
+    tables: dict[str, dict[str, Any]] = {
+        name: {"url": known.url, **known.options} for name, known in settings.connections.items()
+    }
+    for variable in sorted(env):
+        if not variable.startswith(_PREFIX):
+            continue
+        name, separator, option = variable.removeprefix(_PREFIX).lower().partition("__")
+        if not name or not separator or not option:
+            raise ConfigurationError(f"{variable}: expected a form such as {_PREFIX}MAIN__URL")
+        tables.setdefault(name, {})[option] = _number(variable, option, env[variable])
+    default = env.get("MILLSTREAM_DEFAULT") or settings.default
+    if url := env.get("MILLSTREAM_URL"):
+        tables.setdefault(default, {})["url"] = url
+    elif not tables:
+        tables[default] = {"url": DEFAULT_URL}
+    if default not in tables and not settings.connections and not env.get("MILLSTREAM_DEFAULT"):
+        default = next(iter(tables))  # the only one there is, or the first by name
+    if default not in tables:
+        raise ConfigurationError(
+            f"the default connection {default!r} is not known; known are: {', '.join(sorted(tables))}"
+        )
+    connections = {
+        name: settings.connections[name]
+        if name in settings.connections and _same(settings.connections[name], table)
+        else _connection(name, table, _from_environment)
+        for name, table in tables.items()
+    }
+    return Settings(default, connections, settings.worker, settings.source)
+
+
+def _same(known: ConnectionSettings, table: Mapping[str, Any]) -> bool:
+    return {"url": known.url, **known.options} == table
+
+
+def _from_environment(path: tuple[str, ...], why: str) -> ConfigurationError:
+    return ConfigurationError(f"{_PREFIX}{'__'.join(path[1:]).upper()}: {why}")
+
+
+def _number(variable: str, option: str, text: str) -> Any:
+    kind = _NUMBERS.get(option)
+    try:
+        return text if kind is None else kind(text)
+    except ValueError:
+        raise ConfigurationError(f"{variable}: {text!r} is not a number") from None
+
+
+_HEADER = re.compile(r"\s*\[+\s*([^\]]+?)\s*\]+")
+_KEY = re.compile(r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
+_PART = re.compile(r"[\w-]+|\"[^\"]*\"|'[^']*'")
+
+
+def line_of(text: str, path: tuple[str, ...]) -> int:
+    """The line on which ``path`` is set in a TOML document; where it is not, that of its nearest table."""
+    table: tuple[str, ...] = ()
+    best, depth = 1, 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.fullmatch(line.split("#")[0].rstrip()):
+            place = table = _parts(header[1])
+        elif key := _KEY.match(line):
+            place = table + _parts(key[1])
+        else:
+            continue
+        common = sum(
+            1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(place, path, strict=False))
+        )
+        if common > depth:
+            best, depth = number, common
+        inline = line.partition("=")[2]
+        if (
+            depth < len(path)
+            and place == path[: len(place)]
+            and re.search(rf"\b{re.escape(path[-1])}\s*=", inline)
+        ):
+            return number  # an inline table: { limit = 10 }
+    return best
+
+
+def _parts(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip("\"'") for part in _PART.findall(dotted))

@@ -1,0 +1,61 @@
+"""The fetcher keeps the buffer filled, in few round trips, and waits at the broker when there is nothing."""
+
+from __future__ import annotations
+
+import threading
+
+from millstream.drivers.base import Driver
+from millstream.errors import BrokerError
+from millstream.worker.intake import Intake
+from millstream.worker.options import WorkerOptions
+from millstream.worker.parts import Patience
+
+FULL = 0.05  # seconds between looks while the handlers are busy; one that falls idle ends the wait
+
+
+class Fetcher:
+    """`run` is its thread."""
+
+    def __init__(self, driver: Driver, intake: Intake, options: WorkerOptions, owner: str) -> None:
+        self._driver, self._intake, self._options, self._owner = driver, intake, options, owner
+        self._stop, self._room = threading.Event(), threading.Event()
+        self.fetches = 0  # round trips, for the figures
+
+    def run(self) -> None:
+        patience = Patience("fetcher", self._stop)
+        while not self._stop.is_set():
+            count = self._wanted()
+            if not count:
+                self._room.wait(FULL)
+                self._room.clear()
+                continue
+            try:
+                reservations = self._driver.reserve(
+                    self._options.queues,
+                    self._owner,
+                    count,
+                    wait=self._options.poll,
+                    max_wait=self._options.max_wait,
+                    limits=self._options.rate_limits or None,
+                )
+            except BrokerError as error:
+                patience.wait(error)
+                continue
+            patience.over()
+            self.fetches += 1
+            self._intake.admit(reservations)
+
+    def stop(self) -> None:
+        """Take no more. A read that waits at the broker ends within ``poll`` seconds."""
+        self._stop.set()
+        self._room.set()
+
+    def nudge(self) -> None:
+        """A handler has nothing to do."""
+        self._room.set()
+
+    def _wanted(self) -> int:
+        """How many jobs to ask for; 0 until asking is worth a round trip."""
+        prefetch = self._intake.prefetch
+        room = self._options.concurrency + prefetch - self._intake.outstanding
+        return room if room > prefetch // 2 else 0

@@ -1,0 +1,206 @@
+"""millstream.toml and the environment; a mistake gives the file, the line and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream import QueueManager, RateLimit, connect
+from millstream.errors import ConfigurationError
+from millstream.settings import line_of, load_settings
+
+GOOD = """\
+# the shop's queues
+default = "main"
+
+[connections.main]
+url = "redis://localhost:6379/0"
+prefix = "shop"
+max_payload = 2048
+
+[connections]
+local = "memory://"
+
+[worker]
+queues = ["default", "emails"]
+concurrency = 4
+workers = 2
+lease = 10.5
+rate_limits.emails = { limit = 10, per = 60 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, and an environment that says nothing."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("MILLSTREAM_URL", "MILLSTREAM_CONFIG", "MILLSTREAM_DEFAULT"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def write(text: str) -> Path:
+    path = Path("millstream.toml")
+    path.write_text(text)
+    return path
+
+
+def test_a_whole_file() -> None:
+    write(GOOD.replace("[connections]\nlocal", "[connections.local]\nurl"))
+    settings = load_settings()
+    assert settings.default == "main"
+    assert settings.connections["main"].url == "redis://localhost:6379/0"
+    assert settings.connections["main"].options == {"prefix": "shop", "max_payload": 2048}
+    assert settings.connections["local"].url == "memory://"
+    assert settings.worker == {
+        "queues": ("default", "emails"),
+        "concurrency": 4,
+        "workers": 2,
+        "lease": 10.5,
+        "rate_limits": {"emails": RateLimit(10, 60)},
+    }
+    assert settings.source == "millstream.toml"
+
+
+def test_nothing_said_is_memory() -> None:
+    settings = load_settings()
+    assert settings.connections["default"].url == "memory://"
+    with connect() as queue:
+        assert queue.driver.capabilities.durable is False
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ('default = "main', 1, "Illegal|nterminated|Unterminated|Expected"),
+        ("a = 1\n\nb = ", 3, "alid value"),
+        (
+            'conections.main = "memory://"',
+            1,
+            r"unknown setting 'conections' \(did you mean 'connections'\?\)",
+        ),
+        (
+            '# one\n[connections.main]\nurl = "memory://"\nprefx = "x"',
+            4,
+            r"'prefx' \(did you mean 'prefix'\?\)",
+        ),
+        ('[connections.main]\n\nurl = "ftp://x"', 3, "'ftp'; use one of: memory://"),
+        ('[connections.main]\nurl = "sqs://x"', 2, "sqs:// is not available yet"),
+        ("[connections.main]\nprefix = 'x'", 1, "needs a url"),
+        ("[connections]\nmain = 7", 2, "must be a URL or a table"),
+        ("connections = 3", 1, "connections must be tables"),
+        (
+            'default = "x"\n[connections.main]\nurl = "memory://"',
+            1,
+            r"default must name a connection \(main\)",
+        ),
+        (
+            "\n[worker]\nconcurency = 3",
+            3,
+            r"unknown worker option 'concurency' \(did you mean 'concurrency'\?\)",
+        ),
+        ('[worker]\nlease = 5\nconcurrency = "many"', 3, "concurrency"),
+        ("[worker]\n# none\nlease = 0", 3, "lease"),
+        ("[worker]\nworkers = 0", 2, "workers must be a whole number"),
+        ('[worker]\nqueues = "default"', 2, "queues must be a list"),
+        ("[worker]\nrate_limits = 3", 2, "rate_limits must be a table"),
+        (
+            '[worker]\nqueues = ["emails"]\n[worker.rate_limits]\nemails = { limit = 0 }',
+            4,
+            "limit of 'emails'",
+        ),
+        ('[worker]\nqueues = ["emails"]\nrate_limits.emails = { limt = 1 }', 3, "limit of 'emails'"),
+        ("worker = 1", 1, "worker must be a table"),
+    ],
+)
+def test_a_mistake_gives_file_line_and_what_is_allowed(text: str, line: int, words: str) -> None:
+    write(text)
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        load_settings()
+    assert str(caught.value).startswith(f"millstream.toml:{line}: "), str(caught.value)
+
+
+def test_a_file_that_is_named_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_CONFIG", "elsewhere.toml")
+    with pytest.raises(ConfigurationError, match=r"no configuration file 'elsewhere\.toml'"):
+        load_settings()
+    Path("elsewhere.toml").write_text('[connections.a]\nurl = "memory://"')
+    assert load_settings().default == "a"
+
+
+def test_a_file_that_is_no_text() -> None:
+    Path("millstream.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_settings()
+
+
+def test_the_environment_wins() -> None:
+    write('default = "a"\n[connections.a]\nurl = "memory://"\n[connections.b]\nurl = "memory://"')
+    env = {
+        "MILLSTREAM_URL": "redis://one",
+        "MILLSTREAM_CONNECTIONS__B__URL": "redis://two",
+        "MILLSTREAM_CONNECTIONS__B__MAX_PAYLOAD": "77",
+        "MILLSTREAM_CONNECTIONS__C__URL": "redis://three",
+    }
+    settings = load_settings(environ=env)
+    assert {name: known.url for name, known in settings.connections.items()} == {
+        "a": "redis://one",
+        "b": "redis://two",
+        "c": "redis://three",
+    }
+    assert settings.connections["b"].options == {"max_payload": 77}
+    assert load_settings(environ={"MILLSTREAM_DEFAULT": "b"}).default == "b"
+
+
+def test_the_environment_alone() -> None:
+    assert load_settings(environ={"MILLSTREAM_URL": "redis://x"}).connections["default"].url == "redis://x"
+    settings = load_settings(environ={"MILLSTREAM_CONNECTIONS__MAIN__URL": "memory://"})
+    assert settings.default == "main"
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"MILLSTREAM_CONNECTIONS__MAIN": "x"}, r"MILLSTREAM_CONNECTIONS__MAIN: expected a form such as"),
+        ({"MILLSTREAM_CONNECTIONS__MAIN__URL": "ftp://x"}, r"MILLSTREAM_CONNECTIONS__MAIN__URL: .*'ftp'"),
+        (
+            {"MILLSTREAM_CONNECTIONS__A__URL": "memory://", "MILLSTREAM_CONNECTIONS__A__NOPE": "1"},
+            "unknown queue option 'nope'",
+        ),
+        (
+            {"MILLSTREAM_CONNECTIONS__A__URL": "memory://", "MILLSTREAM_CONNECTIONS__A__MAX_PAYLOAD": "big"},
+            "'big' is not a number",
+        ),
+        ({"MILLSTREAM_CONNECTIONS__A__PREFIX": "x"}, "needs a url"),
+        (
+            {"MILLSTREAM_DEFAULT": "x", "MILLSTREAM_CONNECTIONS__A__URL": "memory://"},
+            "default connection 'x'",
+        ),
+        ({"MILLSTREAM_URL": "nonsense"}, "not a broker URL"),
+    ],
+)
+def test_mistakes_in_the_environment_name_the_variable(env: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        load_settings(environ=env)
+
+
+def test_connect_and_manager_use_the_file() -> None:
+    write(
+        'default = "b"\n[connections.a]\nurl = "memory://shared-a"\n[connections.b]\nurl = "memory://shared-b"'
+    )
+    with QueueManager() as manager:
+        assert manager.names() == ["a", "b"]
+    with connect() as queue:
+        assert (queue.name, queue.url) == ("b", "memory://shared-b")
+    with connect(prefix="x") as queue:
+        assert queue.name == "b"
+
+
+def test_lines_are_found_in_every_spelling() -> None:
+    text = '[a]\nb.c = 1\n\n["a"."d"]\n"e" = 2\n[f]\ng = { h = 1 }\n'
+    assert line_of(text, ("a", "b", "c")) == 2
+    assert line_of(text, ("a", "d", "e")) == 5
+    assert line_of(text, ("f", "g", "h")) == 7
+    assert line_of(text, ("a", "missing")) == 1
+    assert line_of(text, ("nowhere",)) == 1

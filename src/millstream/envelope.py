@@ -138,7 +138,8 @@ def new_job_ids() -> Iterator[str]:
 def peek_id(body: bytes) -> str:
     """The job's id without decoding the rest; empty where ``body`` is no envelope."""
     if body.startswith(b'{"id":"'):  # how JsonCodec begins
-        return body[7 : body.index(b'"', 7)].decode("ascii", "replace")
+        end = body.find(b'"', 7)
+        return body[7:end].decode("ascii", "replace") if end > 0 else ""
     for decoder in (_json_id, _msgpack_id):
         try:
             return decoder.decode(body).id

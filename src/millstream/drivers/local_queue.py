@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 from time import monotonic, time
 
@@ -18,15 +18,13 @@ from millstream.drivers.base import (
     FoundJob,
     PushItem,
     QueueSize,
-    RateLimit,
     Reservation,
     Settlement,
 )
 from millstream.drivers.keys import QueueKeys
+from millstream.drivers.local_parts import NEVER, Starts, UniqueKeys
 from millstream.envelope import PRIORITIES
 from millstream.errors import PayloadTooLarge
-
-_NEVER = float("inf")
 
 
 class LocalJob:
@@ -43,7 +41,6 @@ class LocalJob:
         "owner",
         "since",
         "state",
-        "unique_key",
     )
 
     def __init__(self, item: PushItem) -> None:
@@ -55,7 +52,6 @@ class LocalJob:
         self.due = 0.0
         self.owner: str | None = None
         self.count = 0  # deliveries of this entry
-        self.unique_key: str | None = None  # where it is held until the job is gone
         self.letter: DeadLetter | None = None
 
 
@@ -77,9 +73,8 @@ class LocalQueue:
         self._order = count()
         self._dead: dict[str, LocalJob] = {}
         self._dead_order: dict[str, int] = {}  # also of some that are no longer there
-        self._unique: dict[str, tuple[str, float]] = {}  # the holder and when its time ends
-        self._starts: deque[tuple[float, int]] = deque()
-        self._started = 0  # the sum of them
+        self._unique = UniqueKeys()
+        self.starts = Starts()
 
     # -- pushing -----------------------------------------------------------------------------------
 
@@ -89,58 +84,19 @@ class LocalQueue:
         first = self.next_due()
         ids, waiting = [], []
         for item in items:
-            held = self._holder(item, now)
-            if held is not None:
-                ids.append(held)
+            stands = item.id if item.id in self.jobs else self._unique.holder(item.unique_key, now)
+            if stands is not None:
+                ids.append(stands)
                 continue
             ids.append(item.id)
             job = self.jobs[item.id] = LocalJob(item)
-            self._hold(job, item, now)
+            self._unique.hold(item, now)
             if item.delay:
                 self._delay(job, now + item.delay)
             else:
                 waiting.append(job)
         self._line_up(waiting)
         return ids, len(waiting), self.next_due() < first
-
-    def _holder(self, item: PushItem, now: float) -> str | None:
-        """The id of the job that stands for the item already."""
-        if item.id in self.jobs:
-            return item.id
-        if item.unique_key is not None:
-            holder, until = self._unique.get(item.unique_key, ("", -1.0))
-            if until > now:
-                return holder
-        return None
-
-    def _hold(self, job: LocalJob, item: PushItem, now: float) -> None:
-        if item.unique_key is None:
-            return
-        if item.unique_for:
-            self._unique[item.unique_key] = (job.id, now + item.unique_for)
-            self._forget_expired(now)
-        else:
-            self._unique[item.unique_key] = (job.id, _NEVER)
-            job.unique_key = item.unique_key
-
-    def _forget_expired(self, now: float) -> None:
-        """Let the oldest keys go whose time has passed; two at a time, so that they never pile up."""
-        for key in list(self._first(self._unique, 2)):
-            if self._unique[key][1] <= now:
-                del self._unique[key]
-            else:
-                self._unique[key] = self._unique.pop(key)
-
-    @staticmethod
-    def _first(keys: Iterable[str], number: int) -> Iterator[str]:
-        for _, key in zip(range(number), keys, strict=False):
-            yield key
-
-    def _let_go(self, job: LocalJob) -> None:
-        if job.unique_key is not None:
-            if self._unique.get(job.unique_key, ("",))[0] == job.id:
-                del self._unique[job.unique_key]
-            job.unique_key = None
 
     def _line_up(self, jobs: Sequence[LocalJob]) -> None:
         """Make jobs waiting, at the end of their lines."""
@@ -175,7 +131,7 @@ class LocalQueue:
         line = self._lines[level]
         while line and line[0].state != "waiting":
             line.popleft()
-        return line[0].since if line else _NEVER
+        return line[0].since if line else NEVER
 
     def take(self, level: int, most: int, owner: str, now: float) -> list[Reservation]:
         line = self._lines[level]
@@ -191,18 +147,6 @@ class LocalQueue:
             found.append(Reservation(job.id, name, priority, job.entry_id, job.body, owner, job.count))
         self._waiting[level] -= len(found)
         return found
-
-    def free_starts(self, limit: RateLimit, now: float) -> tuple[int, float]:
-        """How many jobs may start now, and the seconds until one may where it is none."""
-        while self._starts and self._starts[0][0] <= now - limit.per:
-            self._started -= self._starts.popleft()[1]
-        if self._started < limit.limit:
-            return limit.limit - self._started, 0.0
-        return 0, self._starts[0][0] + limit.per - now
-
-    def note_starts(self, number: int, now: float) -> None:
-        self._starts.append((now, number))
-        self._started += number
 
     def has_waiting(self, level: int) -> bool:
         return self._waiting[level] > 0
@@ -261,7 +205,7 @@ class LocalQueue:
     def _forget(self, job: LocalJob) -> None:
         job.state = "gone"
         del self.jobs[job.id]
-        self._let_go(job)
+        self._unique.let_go(job.id)
 
     def _bury(self, job: LocalJob, settlement: Settlement) -> None:
         original_stream, moved_at = self._keys.streams[job.level], time()
@@ -270,7 +214,7 @@ class LocalQueue:
             *(job.id, self.name, job.body, original_stream, job.entry_id),
             *(settlement.reason, settlement.error, settlement.traceback, settlement.attempts, moved_at),
         )
-        self._let_go(job)
+        self._unique.let_go(job.id)
         entry: dict[str, object] = {
             **{"job": _text(job.body), "id": job.id, "original_stream": original_stream},
             **{"original_id": job.entry_id, "reason": settlement.reason, "error": settlement.error},
@@ -320,7 +264,7 @@ class LocalQueue:
         """When the next delayed job is due, on the monotonic clock."""
         while self._delayed and not self._is_delayed(self._delayed[0]):
             heapq.heappop(self._delayed)
-        return self._delayed[0][0] if self._delayed else _NEVER
+        return self._delayed[0][0] if self._delayed else NEVER
 
     @staticmethod
     def _is_delayed(place: tuple[float, int, LocalJob]) -> bool:
@@ -349,7 +293,7 @@ class LocalQueue:
             self._delayed_count,
             len(self._dead),
             dict(zip(PRIORITIES, self._waiting, strict=True)),
-            None if oldest == _NEVER else max(0.0, monotonic() - oldest),
+            None if oldest == NEVER else max(0.0, monotonic() - oldest),
             self.paused,
         )
 
@@ -400,8 +344,8 @@ class LocalQueue:
                 continue
             self._broker.xdel(self._keys.dead, job.entry_id)
             job.body, job.level, job.letter = item.body, PRIORITIES.index(item.priority), None
-            if item.unique_key is not None and self._unique.get(item.unique_key, ("", -1.0))[1] <= now:
-                self._hold(job, item, now)
+            if self._unique.holder(item.unique_key, now) is None:
+                self._unique.hold(item, now)
             if item.delay:
                 self._delay(job, now + item.delay)
             else:

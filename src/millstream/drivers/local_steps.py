@@ -139,7 +139,7 @@ class LocalSteps(Steps):
             queue = state.queue(name)
             if queue.paused:
                 continue
-            free, span = queue.free_starts(limits[name], now) if name in limits else (count, 0.0)
+            free, span = queue.starts.free(limits[name], now) if name in limits else (count, 0.0)
             if free:
                 allowed[queue] = free
             else:
@@ -150,7 +150,7 @@ class LocalSteps(Steps):
             got = queue.take(level, min(most, allowed[queue], count - len(found)), owner, now)
             allowed[queue] -= len(got)
             if got and queue.name in limits:
-                queue.note_starts(len(got), now)
+                queue.starts.note(len(got), now)
             found.extend(got)
             return len(got)
 

@@ -25,14 +25,15 @@ from millstream.drivers.base import (
     WorkerInfo,
 )
 from millstream.drivers.keys import LEVELS, NAMES
-from millstream.drivers.redis_calls import ANSWER_TTL_MS, LATE_WAKE, NEAR_POLL, Connection, script
+from millstream.drivers.redis_calls import ANSWER_TTL_MS, Connection, script
 from millstream.drivers.redis_reserving import Reserver, job_id, tells_id
+from millstream.drivers.redis_schedule import Schedule
 from millstream.drivers.steps import Steps
 from millstream.envelope import PRIORITIES
 
 ADD, PUSH, SETTLE, RETRY_DEAD = (script(name) for name in ("add_3", "push_15", "settle_15", "retry_dead_15"))
 EXTEND, PROMOTE, LEASE = (script(name) for name in ("extend_14", "promote_14", "lease_1"))
-NEXT_DUE, SIZE, FIND, DELAYED = (script(name) for name in ("next_due_n", "size_14", "find_14", "delayed_14"))
+SIZE, FIND, DELAYED = (script(name) for name in ("size_14", "find_14", "delayed_14"))
 WAITING, DROP, PAUSE, RESUME = (script(name) for name in ("waiting_14", "drop_14", "pause_14", "resume_14"))
 DEAD, DEAD_LETTER = script("dead_14"), script("dead_letter_14")
 UPDATE_DEAD, CLEAR_DEAD = script("update_dead_14"), script("clear_dead_14")
@@ -40,8 +41,6 @@ BEAT, WORKERS, RETIRE = (script(name) for name in ("beat_2", "workers_2", "retir
 
 MAX_BYTES = 32 * 1024 * 1024  # of bodies in one command, far below what makes a server drop its client
 NOTE_QUEUE_EVERY = 60.0  # seconds; after a flush the list of queues is complete again that soon
-STOP_CHECK = 0.2  # seconds until a wait notices that it is to stop
-CLUSTER_POLL = 0.02
 _CODES = {"complete": "c", "retry": "r", "bury": "b", "release": "f"}
 _Section = tuple[Outcome, str, int, str]  # outcome, priority, delivery count, owner
 _ORDER = {"complete": 0, "release": 1, "retry": 2, "bury": 3}
@@ -55,6 +54,7 @@ class RedisSteps(Steps):
         self._writes, self._reads = connection.writes, connection.reads
         self._keys, self._numbers = connection.keys, connection.numbers
         self._reserver = Reserver(connection, self.settle)
+        self._schedule = Schedule(connection)
         self.capabilities = Capabilities()
         self.max_payload = connection.max_payload
         self._noted: dict[str, float] = {}  # when each queue was put on the list
@@ -201,52 +201,10 @@ class RedisSteps(Steps):
         return promoted
 
     def next_due(self, queues: Sequence[str]) -> float | None:
-        dues = [due for due, _ in self._look_ahead(queues).values() if due is not None]
-        return min(dues, default=None)
-
-    def _look_ahead(self, queues: Sequence[str]) -> dict[str, tuple[float | None, str]]:
-        """For each queue's news the seconds until its next job is due, and the last id of the news."""
-        found: dict[str, tuple[float | None, str]] = {}
-        for some in [[queue] for queue in queues] if self._connection.cluster else [queues]:
-            keys = [key for queue in some for key in (self._keys(queue).delayed, self._keys(queue).due)]
-            for news, (due, last) in zip(keys[1::2], self._reads.script(NEXT_DUE, tuple(keys)), strict=True):
-                found[news] = (None if due < 0 else due / 1000, last.decode())
-        return found
+        return self._schedule.next_due(queues)
 
     def wait_for_due(self, queues: Sequence[str], timeout: float, stop: threading.Event) -> None:
-        deadline = time.monotonic() + timeout
-        several_nodes = self._connection.cluster and len(queues) > 1
-        ahead = self._look_ahead(queues)
-        due_at = _earliest(ahead)
-        while not stop.is_set():
-            left = min(deadline, due_at) - time.monotonic()
-            if left <= 0:
-                return
-            if several_nodes:  # one command cannot wait for keys on several nodes
-                stop.wait(min(left, CLUSTER_POLL))
-                due_at = _earliest(self._look_ahead(queues))
-                continue
-            if self._news(ahead, left, stop):
-                ahead = self._look_ahead(queues)
-                if _earliest(ahead) < due_at:
-                    return
-                due_at = _earliest(ahead)
-
-    def _news(
-        self, ahead: Mapping[str, tuple[float | None, str]], left: float, stop: threading.Event
-    ) -> bool:
-        """Whether a job was delayed that is due before all others; waits for that a part of ``left``."""
-        block = min(left - LATE_WAKE, STOP_CHECK)
-        args: list[Argument] = ["XREAD"]
-        if block > 0:
-            args += ("BLOCK", math.ceil(block * 1000))
-        else:
-            # So near to the end of the wait the server would wake us too late: sleep here, and look often.
-            stop.wait(min(left, NEAR_POLL))
-            block = 0
-        args += ("STREAMS", *ahead, *(last for _, last in ahead.values()))
-        timeout = block + self._connection.socket_timeout
-        return bool(self._reads.call(next(iter(ahead)), *args, timeout=timeout))
+        self._schedule.wait_for_due(queues, timeout, stop)
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -416,11 +374,6 @@ def _kept(settlement: Settlement) -> tuple[Argument, ...]:
 
 def _first_what_removes(section: _Section) -> int:
     return _ORDER[section[0]]
-
-
-def _earliest(ahead: Mapping[str, tuple[float | None, str]]) -> float:
-    now = time.monotonic()
-    return min((now + due for due, _ in ahead.values() if due is not None), default=float("inf"))
 
 
 def _letter(queue: str, row: Any) -> DeadLetter:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol, cast
 
-from hiredis import pack_command
+import hiredis
 from redis import Redis
 from redis.cluster import ClusterNode
 from redis.connection import ConnectionPool
@@ -31,6 +31,7 @@ from millstream.brokers.redis.failures import NotSent, ReplyLost
 Argument = str | bytes | int
 MAX_REDIRECTIONS = 8
 _new_node: Any = ClusterNode
+_pack: Any = hiredis.pack_command  # its stub allows one argument only
 
 
 class Link(Protocol):
@@ -68,7 +69,7 @@ def converse(
                 connection.send_command("ASKING", check_health=False)
                 connection.read_response(disconnect_on_error=True)
             # Packed here: the library would look at each argument of a long command once more.
-            connection.send_packed_command((pack_command(args),), check_health=False)
+            connection.send_packed_command((_pack(args),), check_health=False)
         except (RedisConnectionError, RedisTimeoutError) as error:
             raise NotSent from error
         try:

@@ -1,7 +1,7 @@
 """The Lua files beside this module, each run by its digest.
 
-The name of a file ends with the number of its keys, or with ``n`` where it varies. A line ``--@include _name``
-stands for that file, once. The scripts of the job driver are in a folder of their own, beside it.
+The name of a file ends with the number of its keys, or with ``n`` where it varies. A line
+``--@include _name`` stands for that file, once. The scripts of the job driver are in a folder beside it.
 """
 
 from __future__ import annotations

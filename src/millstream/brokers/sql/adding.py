@@ -1,7 +1,8 @@
 """Adding entries, and trimming what is too much.
 
-Whoever adds locks the stream's row first and keeps it locked until the commit. The next one gets its id only then,
-so ids of one stream become visible in their order: a reader that has seen an id has seen all below it.
+Whoever adds locks the stream's row first and keeps it locked until the commit. The next one gets its id
+only then, so ids of one stream become visible in their order: a reader that has seen an id has seen all
+below it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from millstream.brokers.sql.waiting import Hub
 from millstream.brokers.sql.watching import channel
 from millstream.errors import BrokerError, IdNotGreater, MillstreamError
 from millstream.message import MAX_ID, MIN_ID, Id, Typed, format_id, next_id, parse_id, previous_id
+from millstream.sql.clock import now_ms
 from millstream.sql.database import Database
 from millstream.sql.schema import id_text, pack_id, signed, unpack_id, unsigned
 
@@ -157,9 +159,7 @@ class Adder:
             keys.append(next_id(keys[-1]))
         self._insert(connection, place.id, keys, bodies)
         ms, seq = map(signed, keys[-1])
-        connection.execute(
-            self._sql.grow_stream, {"sid": place.id, "ms": ms, "seq": seq, "more": len(keys)}
-        )
+        connection.execute(self._sql.grow_stream, {"sid": place.id, "ms": ms, "seq": seq, "more": len(keys)})
         if digest is not None:
             expires_at = place.now + int(self._key_ttl * 1000)
             connection.execute(self._sql.drop_key, {"hash": digest})
@@ -171,17 +171,16 @@ class Adder:
         return [format_id(key) for key in keys], place.length + len(keys)
 
     def _insert(self, connection: Connection, stream_id: int, keys: list[Id], bodies: Sequence[Body]) -> None:
-        rows: list[dict[str, Any]] = []
+        rows: list[tuple[Any, ...]] = []
         size = 0
         for key, body in zip(keys, bodies, strict=True):
-            row: dict[str, Any] = {"sid": stream_id, "entry": pack_id(key), **columns_of(body)}
-            rows.append(row)
-            size += 2 * len(row["data"])  # escaping may double it
+            rows.append((stream_id, pack_id(key), *columns_of(body)))
+            size += 2 * len(rows[-1][2])  # escaping may double it
             if size > INSERT_BYTES:
-                connection.execute(self._sql.add_entry, rows)
+                connection.exec_driver_sql(self._sql.add_entries, rows)
                 rows, size = [], 0
         if rows:
-            connection.execute(self._sql.add_entry, rows[0] if len(rows) == 1 else rows)
+            connection.exec_driver_sql(self._sql.add_entries, rows)
 
     def notify(self, connection: Connection, stream: str) -> None:
         """Wake other processes' readers when this transaction is committed."""
@@ -214,9 +213,10 @@ class Adder:
 
     def _purge(self) -> None:
         def work(connection: Connection) -> None:
-            old = list(connection.execute(self._sql.old_keys).scalars())
+            now = connection.execute(select(now_ms())).scalar_one()
+            old = list(connection.execute(self._sql.old_keys, {"now": now}).scalars())
             if old:
-                connection.execute(self._sql.drop_keys, {"hashes": old})
+                connection.execute(self._sql.drop_keys, {"hashes": self._sql.ids(old)})
 
         self._database.run(work, repeat=True)
 
@@ -323,6 +323,3 @@ def check_wanted(wanted: str) -> None:
 def _stream_row(row: Any) -> StreamRow:
     number, ms, seq, length, watched_until, now = row
     return StreamRow(number, (unsigned(ms), unsigned(seq)), length, watched_until, now)
-
-
-

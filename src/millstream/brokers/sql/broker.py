@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -36,7 +37,7 @@ from millstream.sql.schema import DEFAULT_PREFIX, id_text, pack_id, unpack_id, u
 
 T = TypeVar("T")
 PAGE = 5000  # entries of one query; longer answers are gathered
-EVERYTHING = 1 << 62  # as a limit
+FOR_EVER = 1 << 62  # as a time
 
 
 def _length(text: str) -> int | None:
@@ -61,14 +62,15 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
 class SqlStreamBroker(StreamBroker):
     """Streams in a SQL database.
 
-    ``url`` is explained in `millstream.sql.engine`; what it says wins over the arguments. The database is asked at
-    once, so that a wrong address, a wrong password or a missing schema shows here.
+    ``url`` is explained in `millstream.sql.engine`; what it says wins over the arguments. The database is
+    asked at once, so that a wrong address, a wrong password or a missing schema shows here.
 
     ``create`` brings the schema up to date; the default is to do so for SQLite and not for a server.
-    ``prefix`` begins the names of the tables. ``max_stream_length`` trims by the safe rule of xtrim, at every
-    twentieth of it that a stream has grown; None never trims by itself. ``key_ttl`` is for how many seconds
-    the ``key`` of an addition is remembered, ``retry_for`` for how many a call is repeated when the connection is
-    lost. Other ``options`` are those of `EngineOptions`, such as ``pool_size`` and ``lock_timeout``.
+    ``prefix`` begins the names of the tables. ``max_stream_length`` trims by the safe rule of xtrim, at
+    every twentieth of it that a stream has grown; None never trims by itself. ``key_ttl`` is for how many
+    seconds the ``key`` of an addition is remembered, ``retry_for`` for how many a call is repeated when the
+    connection is lost. Other ``options`` are those of `EngineOptions`, such as ``pool_size`` and
+    ``lock_timeout``.
     """
 
     def __init__(
@@ -100,7 +102,9 @@ class SqlStreamBroker(StreamBroker):
             **target.asked,
         }
         _check_settings(settings)
-        engine_options = EngineOptions(**{name: settings[name] for name in ENGINE_OPTIONS if name in settings})
+        engine_options = EngineOptions(
+            **{name: settings[name] for name in ENGINE_OPTIONS if name in settings}
+        )
         self._max_payload: int = settings["max_payload"]
         self._retry_for: float = settings["retry_for"]
         self._closed = False
@@ -252,24 +256,29 @@ class SqlStreamBroker(StreamBroker):
 
     def xack(self, stream: str, group: str, ids: str | Sequence[str]) -> int:
         self._check(stream, group)
-        total = 0
-        for batch in chunks(_packed(ids)):
-            given = {"stream": stream, "group": group, "ids": sorted(batch)}
-            # Not durable: an acknowledgement that a power failure takes back is only made again.
-            if self._database.backend == "sqlite":
-                total += self._write(lambda c, given=given: c.execute(self._sql.acknowledge, given).rowcount)
-            else:
-                total += self._run(lambda c, given=given: c.execute(self._sql.acknowledge, given).rowcount)
-        return total
+        # On SQLite a transaction, for its queue of writers. Elsewhere no more than a statement.
+        run = self._write if self._database.backend == "sqlite" else self._run
+        wanted = _packed(ids)
+        return sum(run(partial(self._ack, stream, group, sorted(batch))) for batch in chunks(wanted))
+
+    def _ack(self, stream: str, group: str, ids: list[bytes], connection: Connection) -> int:
+        names = {"stream": stream, "group": group}
+        if self._database.backend != "mysql":
+            return connection.execute(self._sql.acknowledge, {**names, "ids": self._sql.ids(ids)}).rowcount
+        # MySQL would not search the index by a group that a sub-select finds.
+        row = connection.execute(self._sql.group, names).first()
+        return (
+            0
+            if row is None
+            else connection.execute(self._sql.settle, {"gid": row[0], "ids": self._sql.ids(ids)}).rowcount
+        )
 
     def xackdel(self, stream: str, group: str, ids: str | Sequence[str]) -> int:
         self._check(stream, group)
-        total = 0
-        for batch in chunks(_packed(ids)):
-            total += self._write(lambda connection, batch=batch: self._ackdel(connection, stream, group, batch))
-        return total
+        wanted = _packed(ids)
+        return sum(self._write(partial(self._ackdel, stream, group, batch)) for batch in chunks(wanted))
 
-    def _ackdel(self, connection: Connection, stream: str, group: str, ids: Sequence[bytes]) -> int:
+    def _ackdel(self, stream: str, group: str, ids: Sequence[bytes], connection: Connection) -> int:
         # The stream's row is locked: of two groups that settle the same entry at once, one comes last and
         # deletes it.
         place = self._adder.lock(connection, stream)
@@ -279,11 +288,11 @@ class SqlStreamBroker(StreamBroker):
         own = next((row[0] for row in groups if row[1] == group), None)
         if own is None:
             return 0
-        given = {"gid": own, "ids": sorted(ids)}
+        given = {"gid": own, "ids": self._sql.ids(sorted(ids))}
         mine = [row[0] for row in connection.execute(self._sql.some_pending, given)]
         if not mine:
             return 0
-        connection.execute(self._sql.settle, {"gid": own, "ids": mine})
+        connection.execute(self._sql.settle, {"gid": own, "ids": self._sql.ids(mine)})
         # Positions were read before the pending lists: an entry that moves from one to the other meanwhile
         # counts as not given yet, and stays.
         others = [row for row in groups if row[0] != own]
@@ -291,7 +300,7 @@ class SqlStreamBroker(StreamBroker):
             given_to_all = min(row[2] for row in others)
             mine = [entry for entry in mine if entry <= given_to_all]
             if mine:
-                elsewhere = {"groups": [row[0] for row in others], "ids": mine}
+                elsewhere = {"groups": [row[0] for row in others], "ids": self._sql.ids(mine)}
                 needed = set(connection.execute(self._sql.pending_in, elsewhere).scalars())
                 mine = [entry for entry in mine if entry not in needed]
         return self._drop_entries(connection, place.id, mine)
@@ -300,7 +309,9 @@ class SqlStreamBroker(StreamBroker):
         if not ids:
             return 0
         where = {"sid": stream_id}
-        gone: int = connection.execute(self._sql.drop_entries, {**where, "ids": list(ids)}).rowcount
+        gone: int = connection.execute(
+            self._sql.drop_entries, {**where, "ids": self._sql.ids(list(ids))}
+        ).rowcount
         if gone:
             connection.execute(self._sql.shrink_stream, {**where, "less": gone})
         return gone
@@ -326,9 +337,7 @@ class SqlStreamBroker(StreamBroker):
         while low <= high:
             want = PAGE if count is None else min(PAGE, count - len(found))
             bounds = {"low": pack_id(low), "high": pack_id(high), "limit": want}
-            page = self._read(
-                lambda c, bounds=bounds: self._pending_page(c, stream, group, consumer, min_idle_ms, bounds)
-            )
+            page = self._read(partial(self._pending_page, stream, group, consumer, min_idle_ms, bounds))
             found += page
             if len(page) < want or len(found) == count or (last := parse_id(page[-1].id)) == MAX_ID:
                 return found
@@ -339,29 +348,24 @@ class SqlStreamBroker(StreamBroker):
 
     def _pending_page(
         self,
-        connection: Connection,
         stream: str,
         group: str,
         consumer: str | None,
         min_idle_ms: int,
         bounds: dict[str, Any],
+        connection: Connection,
     ) -> list[PendingMessage]:
         group_id, now = self._find_group(connection, stream, group)
-        given = {**bounds, "before": now - min_idle_ms, "gid": group_id}
+        # Without a limit, so that what was delivered between the two statements is on the list.
+        given = {**bounds, "before": now - min_idle_ms if min_idle_ms else FOR_EVER}
         if consumer is None:
-            if not min_idle_ms:
-                given["before"] = EVERYTHING
-            rows = connection.execute(self._sql.list_pending, given)
+            rows = connection.execute(self._sql.list_pending, {**given, "gid": group_id})
         else:
             names = {"gid": group_id, "consumer": consumer}
             consumer_id = connection.execute(self._sql.consumer, names).scalar()
             if consumer_id is None:
                 return []
-            if not min_idle_ms:
-                given["before"] = EVERYTHING
-            given["cid"] = consumer_id
-            del given["gid"]
-            rows = connection.execute(self._sql.list_pending_of, given)
+            rows = connection.execute(self._sql.list_pending_of, {**given, "cid": consumer_id})
         return [
             PendingMessage(id_text(entry), name, max(now - delivered_at, 0), deliveries)
             for entry, name, delivered_at, deliveries in rows
@@ -413,7 +417,7 @@ class SqlStreamBroker(StreamBroker):
         while low <= high:
             want = PAGE if count is None else min(PAGE, count - len(found))
             given = {"stream": stream, "low": pack_id(low), "high": pack_id(high), "limit": want}
-            rows = self._read(lambda connection, given=given: connection.execute(query, given).all())
+            rows = self._read(partial(_rows, query, given))
             found += messages(stream, rows, 0)
             if len(rows) < want or len(found) == count:
                 break
@@ -479,12 +483,12 @@ class SqlStreamBroker(StreamBroker):
 
     def xdel(self, stream: str, ids: str | Sequence[str]) -> int:
         self._check(stream)
-        total = 0
-        for batch in chunks(_packed(ids)):
-            total += self._write(lambda c, batch=batch: self._delete(c, stream, batch), durable=True)
-        return total
+        wanted = _packed(ids)
+        return sum(
+            self._write(partial(self._delete, stream, batch), durable=True) for batch in chunks(wanted)
+        )
 
-    def _delete(self, connection: Connection, stream: str, ids: Sequence[bytes]) -> int:
+    def _delete(self, stream: str, ids: Sequence[bytes], connection: Connection) -> int:
         place = self._adder.lock(connection, stream)
         return 0 if place is None else self._drop_entries(connection, place.id, ids)
 
@@ -582,6 +586,10 @@ class _SharedStatements:
 
     def after_fork(self) -> None:
         """Nothing that a child process could disturb."""
+
+
+def _rows(query: Select[Any], given: dict[str, Any], connection: Connection) -> Sequence[Any]:
+    return connection.execute(query, given).all()
 
 
 def _packed(ids: str | Sequence[str]) -> list[bytes]:

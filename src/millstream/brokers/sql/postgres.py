@@ -1,8 +1,8 @@
 """What PostgreSQL does in one round trip: adding, and delivering to a group.
 
 A data-modifying WITH is one statement and one snapshot. Where it waits for a lock, the locked row is read
-again in its newest version; the entries are read as they were when the statement began. That loses nothing, because
-entries become visible in the order of their ids: an older snapshot only ends earlier.
+again in its newest version; the entries are read as they were when the statement began. That loses nothing,
+because entries become visible in the order of their ids: an older snapshot only ends earlier.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class PostgresStatements:
 
     def __init__(self, prefix: str) -> None:
         p = prefix
-        # The clock stands in a sub-select of its own so that both columns see the same moment. It may be a little old
-        # when the row was locked by somebody else; then the newest id is ahead of it, and the counter grows.
+        # The clock stands in a sub-select of its own so that both columns see the same moment. It may be a
+        # little old when the row was locked by somebody else; then the newest id is ahead of it, and the
+        # counter grows.
         grow = f"""
             WITH s AS (
                 UPDATE {p}streams SET
@@ -45,7 +46,7 @@ class PostgresStatements:
         self._add_plain = text(f"""{grow}, e AS (
                 INSERT INTO {p}entries (stream_id, id, data)
                 SELECT s.id, {entry_id}, b.data
-                FROM s, unnest(CAST(:data AS TEXT[])) WITH ORDINALITY AS b (data, place)
+                FROM s, unnest(string_to_array(:data, chr(10))) WITH ORDINALITY AS b (data, place)
             ) {result}""")
         self._add_typed = text(f"""{grow}, e AS (
                 INSERT INTO {p}entries (stream_id, id, data, type, headers)
@@ -101,8 +102,11 @@ class PostgresStatements:
             "payload": payload,
         }
         if len(bodies) == 1 and isinstance(bodies[0], Typed):
-            row = connection.execute(self._add_typed, given | columns_of(bodies[0])).first()
+            data, type_, headers = columns_of(bodies[0])
+            typed = {**given, "data": data, "type": type_, "headers": headers}
+            row = connection.execute(self._add_typed, typed).first()
         else:
-            data = [body.decode() for body in bodies if isinstance(body, bytes)]
-            row = connection.execute(self._add_plain, {**given, "data": data}).first()
+            # One text with a line for each: there is no line break in JSON as we write it.
+            lines = b"\n".join(body for body in bodies if isinstance(body, bytes)).decode()
+            row = connection.execute(self._add_plain, {**given, "data": lines}).first()
         return None if row is None else (row[0], row[1], row[2])

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 from sqlalchemy import Connection
 
 from millstream.brokers.sql.postgres import PostgresStatements
-from millstream.brokers.sql.rows import body_of, chunks, messages
+from millstream.brokers.sql.rows import BATCH, body_of, chunks, messages
 from millstream.brokers.sql.statements import Statements
 from millstream.errors import GroupNotFound, OutcomeUnknown, StreamNotFound
 from millstream.message import ClaimPage, Id, Message
@@ -24,7 +24,7 @@ SEEN_EVERY_MS = 1000
 
 @dataclass(slots=True)
 class Handed:
-    """What a transaction is about to hand out, so that its fate can be asked for when the commit's answer is lost."""
+    """What a transaction hands out, so that its fate can be found out if the commit's answer is lost."""
 
     group_id: int = 0
     consumer_id: int = 0
@@ -40,12 +40,14 @@ class GroupReader:
         self._postgres = PostgresStatements(database.prefix) if database.backend == "postgresql" else None
         # Where the last read found something, the next one takes the lock without looking first.
         self._busy: set[tuple[str, str]] = set()
-        self._members: dict[tuple[int, str], int] = {}  # ids of consumers; each use proves that it is still right
+        self._members: dict[
+            tuple[int, str], int
+        ] = {}  # ids of consumers; each use proves that it is still right
 
     # -- delivering --------------------------------------------------------------------------------
 
     def deliver(self, stream: str, group: str, consumer: str, count: int) -> list[Message]:
-        """Up to ``count`` entries that the group was not given yet. Raises StreamNotFound or GroupNotFound."""
+        """Up to ``count`` entries that the group was not given yet. Raises what is missing."""
         place = (stream, group)
         if place not in self._busy and not self.look(stream, group, consumer):
             return []
@@ -79,15 +81,13 @@ class GroupReader:
             if found is not None:
                 return found
         group_id, stream_id, last, consumer_id, now = self._enter(connection, stream, group, consumer)
-        rows = connection.execute(
-            self._sql.after, {"sid": stream_id, "low": last, "limit": count}
-        ).all()
+        rows = connection.execute(self._sql.after, {"sid": stream_id, "low": last, "limit": count}).all()
         if not rows:
             return []
         handed.group_id, handed.consumer_id, handed.now = group_id, consumer_id, now
         handed.ids = [row[0] for row in rows]
-        given = {"gid": group_id, "cid": consumer_id, "now": now}
-        connection.execute(self._sql.deliver, [{**given, "entry": entry} for entry in handed.ids])
+        rows_of_pending = [(group_id, entry, consumer_id, now, 1) for entry in handed.ids]
+        connection.exec_driver_sql(self._sql.deliver, rows_of_pending)
         connection.execute(self._sql.move_group, {"gid": group_id, "high": handed.ids[-1]})
         return messages(stream, rows, 1)
 
@@ -111,11 +111,22 @@ class GroupReader:
 
         def work(connection: Connection, handed: Handed) -> list[Message]:
             group_id, stream_id, _, consumer_id, now = self._enter(connection, stream, group, consumer)
-            given = {"sid": stream_id, "cid": consumer_id, "low": pack_id(after), "limit": count}
-            rows = connection.execute(self._sql.history, given).all()
-            self._redeliver(connection, group_id, consumer_id, now, [row[0] for row in rows], handed)
+            found: dict[bytes, tuple[Any, int]] = {}
+            low, size = pack_id(after), min(count, BATCH)
+            while len(found) < count:
+                page = {"cid": consumer_id, "low": low, "limit": size}
+                rows = connection.execute(self._sql.own_pending, page).all()
+                entries = self._entries(connection, stream_id, [row[0] for row in rows])
+                for entry, deliveries in rows:
+                    if entry in entries and len(found) < count:  # what was deleted meanwhile is left out
+                        found[entry] = (entries[entry], deliveries)
+                if len(rows) < size:
+                    break
+                low = rows[-1][0]
+            self._redeliver(connection, group_id, consumer_id, now, list(found), handed)
             return [
-                Message(id_text(row[0]), stream, body_of(row[1], row[2], row[3]), row[4] + 1) for row in rows
+                Message(id_text(entry), stream, body, deliveries + 1)
+                for entry, (body, deliveries) in found.items()
             ]
 
         return self._surely(work)
@@ -131,11 +142,17 @@ class GroupReader:
 
             def work(connection: Connection, handed: Handed, batch: Sequence[bytes] = batch) -> list[Message]:
                 group_id, stream_id, _, consumer_id, now = self._enter(connection, stream, group, consumer)
-                given = {"gid": group_id, "ids": sorted(batch)}
+                given = {"gid": group_id, "ids": self._sql.ids(sorted(batch))}
                 pending = connection.execute(self._sql.some_pending, given).all()
                 entries = self._entries(connection, stream_id, [row[0] for row in pending])
-                self._forget_missing(connection, group_id, [row[0] for row in pending if row[0] not in entries])
-                ready = {row[0]: row[2] for row in pending if row[0] in entries and now - row[1] >= min_idle_ms}
+                self._forget_missing(
+                    connection, group_id, [row[0] for row in pending if row[0] not in entries]
+                )
+                ready = {
+                    row[0]: row[2]
+                    for row in pending
+                    if row[0] in entries and max(now - row[1], 0) >= min_idle_ms
+                }
                 self._redeliver(connection, group_id, consumer_id, now, list(ready), handed)
                 return [
                     Message(id_text(entry), stream, entries[entry], ready[entry] + 1)
@@ -168,7 +185,7 @@ class GroupReader:
                     break
                 if entry not in entries:
                     gone.append(entry)
-                elif now - delivered_at >= min_idle_ms:
+                elif max(now - delivered_at, 0) >= min_idle_ms:  # the lock may have been waited for
                     ready[entry] = deliveries
             self._forget_missing(connection, group_id, gone)
             self._redeliver(connection, group_id, consumer_id, now, list(ready), handed)
@@ -183,12 +200,12 @@ class GroupReader:
     def _entries(self, connection: Connection, stream_id: int, ids: Sequence[bytes]) -> dict[bytes, Any]:
         if not ids:
             return {}
-        rows = connection.execute(self._sql.some_entries, {"sid": stream_id, "ids": list(ids)})
+        rows = connection.execute(self._sql.some_entries, {"sid": stream_id, "ids": self._sql.ids(list(ids))})
         return {row[0]: body_of(row[1], row[2], row[3]) for row in rows}
 
     def _forget_missing(self, connection: Connection, group_id: int, ids: Sequence[bytes]) -> None:
         for batch in chunks(ids):
-            connection.execute(self._sql.settle, {"gid": group_id, "ids": list(batch)})
+            connection.execute(self._sql.settle, {"gid": group_id, "ids": self._sql.ids(list(batch))})
 
     def _redeliver(
         self,
@@ -201,7 +218,7 @@ class GroupReader:
     ) -> None:
         given = {"gid": group_id, "cid": consumer_id, "now": now}
         for batch in chunks(ids):
-            connection.execute(self._sql.redeliver, {**given, "ids": list(batch)})
+            connection.execute(self._sql.redeliver, {**given, "ids": self._sql.ids(list(batch))})
         handed.group_id, handed.consumer_id, handed.now, handed.ids = group_id, consumer_id, now, ids
 
     # -- groups and consumers ----------------------------------------------------------------------
@@ -246,7 +263,7 @@ class GroupReader:
     # -- running -----------------------------------------------------------------------------------
 
     def _surely(self, work: Callable[[Connection, Handed], T]) -> T:
-        """Run a transaction that hands out entries; if the answer to its commit is lost, find out what became of it.
+        """Run a transaction that hands out entries, and find out its fate if the commit's answer is lost.
 
         Repeating it blindly would leave what it handed out pending for a consumer that never saw it.
         """
@@ -262,13 +279,19 @@ class GroupReader:
             try:
                 return self._write(attempt, repeat=False)
             except OutcomeUnknown:
-                if handed.ids and self._read(lambda connection, handed=handed: self._took_effect(connection, handed)):
+                if handed.ids and self._took_effect(handed):
                     return result[0]
 
-    def _took_effect(self, connection: Connection, handed: Handed) -> bool:
-        given = {"gid": handed.group_id, "cid": handed.consumer_id, "now": handed.now}
-        found = connection.execute(self._sql.delivered, {**given, "ids": handed.ids[:1]}).scalar_one()
-        return bool(found)
+    def _took_effect(self, handed: Handed) -> bool:
+        given = {
+            "gid": handed.group_id,
+            "cid": handed.consumer_id,
+            "now": handed.now,
+            "ids": self._sql.ids(handed.ids[:1]),
+        }
+        return bool(
+            self._read(lambda connection: connection.execute(self._sql.delivered, given).scalar_one())
+        )
 
     def _read(self, work: Callable[[Connection], T]) -> T:
         return self._database.read(work, retry_for=self._retry_for)

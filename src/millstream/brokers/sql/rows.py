@@ -19,13 +19,12 @@ def body_of(data: str, type_: str | None, headers: str | None) -> bytes | Typed:
     return Typed(data.encode(), type_, None if headers is None else headers.encode())
 
 
-def columns_of(body: bytes | Typed) -> dict[str, str | None]:
-    """The columns of an entry, from what `encode_body` made."""
+def columns_of(body: bytes | Typed) -> tuple[str, str | None, str | None]:
+    """Data, type and headers as columns, from what `encode_body` made."""
     if isinstance(body, bytes):
-        return {"data": body.decode(), "type": None, "headers": None}
+        return body.decode(), None, None
     assert isinstance(body.data, bytes)
-    headers = None if body.headers is None else body.headers.decode()
-    return {"data": body.data.decode(), "type": body.type, "headers": headers}
+    return body.data.decode(), body.type, None if body.headers is None else body.headers.decode()
 
 
 def messages(stream: str, rows: Iterable[Any], count: int) -> list[Message]:

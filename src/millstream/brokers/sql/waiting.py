@@ -1,11 +1,11 @@
 """Readers that wait, for all brokers of this process on one database.
 
-A reader that waits holds no connection. It sleeps until somebody rings for its stream: this process after each
-addition of its own, and the thread in `watching.py` for those of other processes. Then it looks again.
+A reader that waits holds no connection. It sleeps until somebody rings for its stream: this process after
+each addition of its own, and the thread in `watching.py` for those of other processes. Then it looks again.
 
-Readers of one group stand in a queue, and only the one at its head looks; it wakes the next one when it leaves. So
-they are served in the order in which they began to wait, and a hundred of them cost the database no more than
-one. Among several processes the database decides who comes first.
+Readers of one group stand in a queue, and only the one at its head looks; it wakes the next one when it
+leaves. So they are served in the order in which they began to wait, and a hundred of them cost the database
+no more than one. Among several processes the database decides who comes first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from millstream.brokers.sql.watching import Watch
 from millstream.errors import BrokerClosed, GroupNotFound, StreamNotFound
 from millstream.sql.database import Database
 
-# How long a stream stays known after its last reader left: a consumer that reads in a loop comes back at once.
+# How long a stream stays known after its last reader left: a consumer that reads in a loop comes back at
+# once.
 LINGER = 5.0
 
 
@@ -63,8 +64,8 @@ class Waiter:
     def wait(self, version: int | None, deadline: float | None) -> None:
         """Sleep until it is worth looking again, or until the time has passed.
 
-        ``version`` is what `Hub.version` said before the caller looked; None if it has not looked, because it was not
-        at the head of its queue.
+        ``version`` is what `Hub.version` said before the caller looked; None if it has not looked, because
+        it was not at the head of its queue.
         """
         with self._hub.lock:
             if self._hub.worth_looking(self, version):
@@ -178,7 +179,9 @@ class Hub:
             for name, queue in place.queues.items():
                 if group in (None, name):
                     for waiter in queue:
-                        waiter.error = StreamNotFound(stream) if group is None else GroupNotFound(stream, name)
+                        waiter.error = (
+                            StreamNotFound(stream) if group is None else GroupNotFound(stream, name)
+                        )
                         waiter.ring()
 
     def broker_closed(self, owner: object) -> None:

@@ -1,16 +1,15 @@
 """The thread that notices what other processes add, while somebody in this one waits.
 
 On PostgreSQL it listens: an addition sends a notification, but only while somebody waits for the stream
-(``watched_until``), because notifying transactions are committed one after the other by the server. On the other
-databases it asks for the newest ids of all awaited streams in one query, often at first and then less and less.
-SQLite tells for next to nothing whether anybody has written at all (``data_version``).
+(``watched_until``), because notifying transactions are committed one after the other by the server. On the
+other databases it asks for the newest ids of all awaited streams in one query, often at first and then less
+and less. SQLite tells for next to nothing whether anybody has written at all (``data_version``).
 
 PostgreSQL's readers are safe without the notifications, too: the same query runs every two seconds.
 """
 
 from __future__ import annotations
 
-import os
 import selectors
 import socket
 import threading
@@ -20,7 +19,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, bindparam, select, update
-from sqlalchemy.exc import SQLAlchemyError
 
 from millstream.errors import MillstreamError
 from millstream.sql.clock import now_ms
@@ -79,7 +77,7 @@ class Watch:
                 self._kick_end, other = socket.socketpair()
                 self._kick_end.setblocking(False)
                 self._thread = threading.Thread(
-                    target=self._run, args=(other, os.getpid()), name="millstream-watch", daemon=True
+                    target=self._run, args=(other,), name="millstream-watch", daemon=True
                 )
                 self._thread.start()
             if not self._eager:
@@ -90,11 +88,13 @@ class Watch:
         self._listening.wait(5.0)
         now = monotonic()
         watched = self._hub.watched
-        late = [name for name in streams if name in watched and watched[name].armed_until < now + ARMED_FOR / 2]
+        late = [
+            name for name in streams if name in watched and watched[name].armed_until < now + ARMED_FOR / 2
+        ]
         if not late:
             return False
         with suppress(MillstreamError):  # the safety poll serves until it works again
-            self._database.run(lambda connection: connection.execute(self._arm, {"names": late}), repeat=True)
+            self._database.run(lambda connection: self.arm_in(connection, late), repeat=True)
             for name in late:
                 if (place := watched.get(name)) is not None:
                     place.armed_until = now + ARMED_FOR
@@ -115,7 +115,7 @@ class Watch:
 
     # -- the thread --------------------------------------------------------------------------------
 
-    def _run(self, kicks: socket.socket, pid: int) -> None:
+    def _run(self, kicks: socket.socket) -> None:
         kicks.setblocking(False)
         pause = FIRST_POLL
         try:
@@ -123,7 +123,7 @@ class Watch:
                 try:
                     self._watch(kicks)
                     pause = FIRST_POLL
-                except (SQLAlchemyError, MillstreamError, OSError):
+                except Exception:  # noqa: BLE001 - of SQLAlchemy, of the driver, or of the socket
                     # The readers look for themselves now, and report what they meet.
                     self._hub.ring_all()
                     pause = min(pause * 2, 1.0)
@@ -144,10 +144,10 @@ class Watch:
     def _watch(self, kicks: socket.socket) -> None:
         notifying = self._database.backend == "postgresql"
         with self._database.engine.connect() as connection:
-            connection.detach()  # it is this thread's own, and not given back
             driver: Any = connection.connection.driver_connection
+            connection.detach()  # it is this thread's own, and not given back
             if notifying:
-                connection.exec_driver_sql(f'LISTEN "{channel(self._database.prefix)}"')
+                connection.exec_driver_sql(f'LISTEN "{self.channel()}"')
             self._listening.set()
             interval, version, safety_poll = FIRST_POLL, None, 0.0
             while streams := self._hub.awaited():
@@ -162,7 +162,7 @@ class Watch:
                     due, version = latest is None or latest != version, latest
                 if due or self._eager:
                     safety_poll = monotonic() + SAFETY_POLL
-                    news = self._poll(connection, streams) or news
+                    news = self.poll(connection, streams) or news
                 if self._eager or news:
                     self._eager, interval = False, FIRST_POLL
                 else:
@@ -174,20 +174,35 @@ class Watch:
             return None
         return connection.exec_driver_sql("PRAGMA data_version").scalar()
 
-    def _poll(self, connection: Connection, streams: list[str]) -> bool:
+    # -- what is watched: another one for jobs ---------------------------------------------------
+
+    def channel(self) -> str:
+        """The name of the notifications."""
+        return channel(self._database.prefix)
+
+    def arm_in(self, connection: Connection, names: list[str]) -> None:
+        """Let writers notify for a while."""
+        connection.execute(self._arm, {"names": names})
+
+    def heard(self, said: str) -> None:
+        """A notification of another process came."""
+        self._hub.ring(said)
+
+    def poll(self, connection: Connection, streams: list[str]) -> bool:
+        """Look, and ring for what is new; whether anything was."""
         found = {
             name: (ms, seq, epoch)
             for name, ms, seq, epoch in connection.execute(self._states, {"names": streams})
         }
-        # A list, not any(): every stream is to be looked at.
-        return any([self._hub.saw(name, found.get(name, "none")) for name in streams])
+        news = [name for name in streams if self._hub.saw(name, found.get(name, "none"))]
+        return bool(news)
 
     def _take_notifications(self, driver: Any) -> bool:
         news = False
         for notification in driver.notifies(timeout=0):
             token, _, stream = notification.payload.partition(" ")
             if token != self._hub.token:
-                self._hub.ring(stream)
+                self.heard(stream)
                 news = True
         return news
 

@@ -39,7 +39,7 @@ format: setup  ## let ruff format the code
 	@$(RUN) ruff check --fix .
 
 bench: setup system  ## the benchmarks; figures go to out/
-	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(RUN) python $$file $(ARGS); done
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(RUN) --group bench python $$file $(ARGS); done
 
 faults: setup system  ## the fault tests, with the long settings
 	@MILLSTREAM_FAULTS=long $(RUN) pytest tests/faults $(ARGS)

@@ -69,7 +69,7 @@ class Heartbeat:
     def _renew(self) -> None:
         # Taken before the call: a lease begins at the latest when the broker reads the request.
         began = time.monotonic()
-        held = [each for each in tuple(self._holdings.held) if each not in self._holdings.lost]
+        held = [each for each in self._holdings.held.copy() if each not in self._holdings.lost]
         for start in range(0, len(held), CHUNK):
             chunk = held[start : start + CHUNK]
             for reservation, ours in zip(chunk, self._driver.extend(chunk), strict=True):

@@ -36,7 +36,8 @@ from millstream.worker.process import READY, Orders, configure_logging
 log = logging.getLogger("millstream.launcher")
 QUICK = 0.5  # seconds; a process that was ready for less than this died at once
 KILL_AFTER = 10.0  # seconds beyond the grace, and its last words, until SIGKILL
-IN_ORDER = (EXIT_OK, EXIT_RECYCLED, EXIT_HUNG, -signal.SIGTERM)  # the last: asked before it was ready
+# The last two: asked to end before it was ready.
+IN_ORDER = (EXIT_OK, EXIT_RECYCLED, EXIT_HUNG, -signal.SIGTERM, -signal.SIGINT)
 LOOK = 0.2  # seconds between looks; signals and processes that get ready ring at once
 
 
@@ -216,12 +217,14 @@ class Launcher:
     # -- the end -----------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        stops = max(1, self._stops)
+        log.info("stopping %d processes; a second signal hands back what still runs", len(self._all()))
         while self._all():
-            while self._told < max(stops, self._stops):
+            while self._told < max(1, self._stops):
+                # Not the same signal twice: the second one could be swallowed while the first is pending.
+                number = signal.SIGINT if self._told else signal.SIGTERM
                 self._told += 1
                 for child in self._all():
-                    child.ask(signal.SIGTERM)
+                    child.ask(number)
             for child in self._all():
                 child.look()
                 if (code := child.process.poll()) is not None:

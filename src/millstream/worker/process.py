@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millstream.errors import ConfigurationError
+from millstream.errors import BrokerUnavailable, ConfigurationError
 from millstream.worker.options import EXIT_CONFIG, EXIT_CRASHED, WorkerOptions
 from millstream.worker.worker import Worker, WorkerCrashed
 
@@ -37,7 +37,10 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 def load_target(target: str, connection: str | None = None) -> Queue:
-    """The queue that ``module:name`` means. Raises ConfigurationError, which says what is wrong with it."""
+    """The queue that ``module:name`` means. Raises ConfigurationError, which says what is wrong with it.
+
+    BrokerUnavailable, where the module connects and the broker does not answer, passes through.
+    """
     from millstream.queue import Queue, QueueManager  # noqa: PLC0415 - it imports this package
 
     module_name, colon, attribute = target.partition(":")
@@ -47,6 +50,8 @@ def load_target(target: str, connection: str | None = None) -> Queue:
         sys.path.insert(0, os.getcwd())
     try:
         found: object = importlib.import_module(module_name)
+    except BrokerUnavailable:
+        raise  # nothing is wrong with the target: it may work in a moment
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name in (module_name, module_name.split(".")[0]):
             raise ConfigurationError(
@@ -94,6 +99,9 @@ def main(argument: str) -> int:
     except ConfigurationError as error:
         sys.stderr.write(f"millstream worker: {error}\n")
         return EXIT_CONFIG
+    except BrokerUnavailable as error:
+        sys.stderr.write(f"millstream worker: {orders.target!r} cannot reach its broker: {error}\n")
+        return EXIT_CRASHED
     # What was imported stays: without it the collector looks through all of it again and again.
     gc.collect()
     gc.freeze()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from millstream.drivers.base import Driver
+from millstream.drivers.base import Driver, Reservation
 from millstream.errors import BrokerError
+from millstream.worker.heartbeat import MOST, Heartbeat
 from millstream.worker.intake import Intake
 from millstream.worker.options import WorkerOptions
 from millstream.worker.parts import Patience, log
@@ -14,10 +15,14 @@ from millstream.worker.parts import Patience, log
 class Reclaimer:
     """`run` is its thread. Each worker looks for itself: there is no leader whose death could stop it."""
 
-    def __init__(self, driver: Driver, intake: Intake, options: WorkerOptions, owner: str) -> None:
+    def __init__(
+        self, driver: Driver, intake: Intake, heartbeat: Heartbeat, options: WorkerOptions, owner: str
+    ) -> None:
         self._driver, self._intake, self._options, self._owner = driver, intake, options, owner
+        self._heartbeat = heartbeat
         self._stop = threading.Event()
         self._interval = min(options.recover_every, options.lease)
+        self._outage = False
         self.recovered = 0
 
     def run(self) -> None:
@@ -25,12 +30,9 @@ class Reclaimer:
         while not self._stop.is_set():
             count = self._wanted()
             try:
-                found = (
-                    self._driver.recover(self._options.queues, self._owner, self._options.lease, count)
-                    if count
-                    else []
-                )
+                found = self._recover(count) if count else []
             except BrokerError as error:
+                self._outage = True
                 patience.wait(error)
                 continue
             patience.over()
@@ -40,6 +42,17 @@ class Reclaimer:
                 self._intake.admit(found, first=True)
             if not count or len(found) < count:
                 self._stop.wait(self._interval)
+
+    def _recover(self, count: int) -> list[Reservation]:
+        if self._outage:
+            # After an outage every lease looks as if it had ended. Let the living renew theirs first.
+            self._heartbeat.beat()
+            self._outage = False
+            self._stop.wait(min(self._options.lease / 3, MOST) + 0.5)
+        if self._stop.is_set():
+            return []
+        self._heartbeat.confirm()  # so that this worker does not take over what it is running itself
+        return self._driver.recover(self._options.queues, self._owner, self._options.lease, count)
 
     def stop(self) -> None:
         self._stop.set()

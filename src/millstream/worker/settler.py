@@ -71,8 +71,8 @@ class Settler:
         patience = Patience("settler", self._stop)
         while size := len(self._gathered):
             batch = self._gathered[:size]
-            self._sending = size
             del self._gathered[:size]  # threads append meanwhile; what they add stays
+            self._sending = size  # after the line above: `unsettled` may be too low, but never too high
             while not self._send(batch, patience):
                 if time.monotonic() > self._deadline:
                     log.error("%d outcomes could not be sent in time; these jobs will run again", len(batch))
@@ -92,6 +92,7 @@ class Settler:
         except Exception as error:  # noqa: BLE001 - logged there, with the job
             return self._isolate(batch, error)
         patience.over()
+        self._sending -= len(batch)
         self._note(batch, accepted)
         return True
 
@@ -106,6 +107,7 @@ class Settler:
             return True
         reservation = batch[0].reservation
         log.error("the outcome of job %s cannot be sent; its lease will end", reservation.id, exc_info=error)
+        self._sending -= 1
         self._holdings.drop(reservation)
         return True
 

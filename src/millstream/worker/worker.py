@@ -92,9 +92,9 @@ class Worker:
         self._settler = Settler(driver, self._holdings)
         self._intake = Intake(queue, options, self._holdings, self._settler, self.id)
         self._fetcher = Fetcher(driver, self._intake, options, self.id)
-        self._reclaimer = Reclaimer(driver, self._intake, options, self.id)
         self._scheduler = Scheduler(driver, options.queues)
         self._heartbeat = Heartbeat(driver, self._holdings, options.lease, self.info)
+        self._reclaimer = Reclaimer(driver, self._intake, self._heartbeat, options, self.id)
         self._watch = Watch(options.hard_timeout_grace, self._on_hung)
         pipeline = Pipeline(queue, self._holdings, self._settler, self._heartbeat, self._watch, self.id)
         self._pipeline = pipeline
@@ -241,7 +241,7 @@ class Worker:
         self._intake.close()
         self._threads.stop()
         self._loop.stop()
-        while (self._threads.busy or self._loop.busy) and time.monotonic() < deadline:
+        while self._busy and time.monotonic() < deadline:
             if self._hurry.wait(0.01):
                 break
         self._give_up_running()
@@ -260,6 +260,11 @@ class Worker:
                 "the broker does not answer; what this worker held will be taken over when the leases end"
             )
         log.info("worker %s ended: %s", self.id, self.counters)
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a job was taken and has no outcome yet; a thread may be just about to run it."""
+        return self._intake.outstanding > 0 or self._threads.busy or self._loop.busy
 
     def _give_up_running(self) -> None:
         given_up = self._threads.interrupt() + self._loop.interrupt()

@@ -1,0 +1,1 @@
+"""The job benchmark's parts; `benchmarks/jobs.py` is the command."""

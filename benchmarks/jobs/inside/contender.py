@@ -1,0 +1,142 @@
+"""Runs one contender's adapter, in that contender's own environment: `python -m contender ACTION`.
+
+An adapter is a module `peer` with
+
+    SETTINGS    {variant: what is set, in words}; one entry per way of running the worker
+    KINDS       of "sync" and "async": the handlers it has
+    BULK        how it pushes many, in words; empty where it has no way but one by one
+    SPAWNS      the variants of which one command makes all worker processes
+    start, stop (optional) around everything that is pushed
+    push(number), push_many(numbers)
+    work(variant, processes)   becomes the worker; does not return
+
+where `start`, `stop` and the pushes may be coroutines. The actions: `describe` prints these as JSON; `one`,
+`bulk` and `spaced` push `count` jobs and print the seconds that it took; `work` becomes a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import inspect
+import json
+import os
+import random
+import sys
+import time
+from typing import Any
+
+import meter
+
+WARM = 10  # pushes before the clock starts: connections, caches of scripts
+PATIENCE = 60.0  # seconds until a worker must have run its first job
+
+
+async def _call(function: Any, *arguments: Any) -> None:
+    result = function(*arguments)
+    if inspect.isawaitable(result):
+        await result
+
+
+Spent = tuple[float, float]  # seconds, and seconds of this process's processor time
+
+
+def _clocks() -> Spent:
+    return time.perf_counter(), time.process_time()
+
+
+def _since(began: Spent) -> Spent:
+    return time.perf_counter() - began[0], time.process_time() - began[1]
+
+
+async def _one(peer: Any, count: int) -> Spent:
+    numbers = range(meter.FIRST, meter.FIRST + count)
+    if not inspect.iscoroutinefunction(peer.push):
+        push = peer.push
+        for number in numbers[:WARM]:
+            push(number)
+        began = _clocks()
+        for number in numbers[WARM:]:
+            push(number)
+        return _since(began)
+    for number in numbers[:WARM]:
+        await peer.push(number)
+    began = _clocks()
+    for number in numbers[WARM:]:
+        await peer.push(number)
+    return _since(began)
+
+
+def _chunk(count: int) -> int:
+    return min(1000, max(count // 5, 1))
+
+
+async def _bulk(peer: Any, count: int) -> Spent:
+    chunk = _chunk(count)
+    numbers = range(meter.FIRST, meter.FIRST + count)
+    await _call(peer.push_many, numbers[:chunk])
+    began = _clocks()
+    for start in range(chunk, count, chunk):
+        await _call(peer.push_many, numbers[start : start + chunk])
+    return _since(began)
+
+
+async def _spaced(peer: Any, count: int) -> Spent:
+    """Push with pauses of 5 to 20 ms; the moment before each push goes into the sheet."""
+    started, pushed = meter.sheet().started, meter.sheet().pushed
+    is_async = inspect.iscoroutinefunction(peer.push)
+    pauses = random.Random(7)
+    deadline = time.monotonic() + PATIENCE
+    began = _clocks()
+    for place in range(count):
+        pushed[place] = meter.now()
+        if is_async:
+            await peer.push(meter.FIRST + place)
+        else:
+            peer.push(meter.FIRST + place)
+        while place == 0 and not started[0]:  # until the worker is there
+            if time.monotonic() > deadline:
+                raise SystemExit(f"no worker ran the first job within {PATIENCE:.0f} s")
+            await asyncio.sleep(0.005)
+        pause = pauses.uniform(0.005, 0.020)
+        if is_async:
+            await asyncio.sleep(pause)
+        else:
+            time.sleep(pause)
+    return _since(began)
+
+
+async def _produce(peer: Any, action: str, count: int) -> dict[str, float]:
+    if hasattr(peer, "start"):
+        await _call(peer.start)
+    try:
+        timed = {"one": count - WARM, "bulk": count - _chunk(count), "spaced": count}[action]
+        seconds, processor = await {"one": _one, "bulk": _bulk, "spaced": _spaced}[action](peer, count)
+        return {"count": timed, "seconds": seconds, "processor": processor}
+    finally:
+        if hasattr(peer, "stop"):
+            await _call(peer.stop)
+
+
+def main() -> None:
+    import peer
+
+    action = sys.argv[1]
+    if action == "describe":
+        text = {
+            "settings": peer.SETTINGS,
+            "kinds": peer.KINDS,
+            "bulk": peer.BULK,
+            "spawns": sorted(peer.SPAWNS),
+            "version": importlib.metadata.version(peer.PACKAGE),
+        }
+        print(json.dumps(text))
+    elif action == "work":
+        peer.work(os.environ["BENCH_VARIANT"], int(os.environ["BENCH_PROCESSES"]))
+    else:
+        run = getattr(peer, "run_loop", asyncio.run)
+        print(json.dumps(run(_produce(peer, action, int(sys.argv[2])))))
+
+
+if __name__ == "__main__":
+    main()

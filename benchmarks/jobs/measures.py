@@ -1,0 +1,159 @@
+"""What is measured, one contender and one round at a time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.jobs.contenders import Contender, Failed, Measurement
+
+POLL = 0.01  # seconds between two looks at the sheet
+ARRIVAL = 60.0  # seconds for the worker to start
+WARM = 10  # jobs at the beginning of a latency measurement that do not count
+
+Values = dict[str, float]
+
+
+class Monitor:
+    """The benchmark's own connection to the Redis that everybody uses."""
+
+    def __init__(self, client: Any, url: str) -> None:
+        self.client, self.url = client, url
+
+    def flush(self) -> None:
+        self.client.flushall()
+
+    def memory(self) -> int:
+        return int(self.client.info("memory")["used_memory"])
+
+    def counters(self) -> Values:
+        """So far: commands (those inside scripts too), reads from sockets, µs of processor time."""
+        stats, cpu = self.client.info("stats"), self.client.info("cpu")
+        return {
+            "commands": float(stats["total_commands_processed"]),
+            "reads": float(stats["total_reads_processed"]),
+            "redis_cpu": (float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])) * 1e6,
+        }
+
+    OWN = 2  # commands, and reads, that one look at the counters costs
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much of each."""
+
+    jobs: int  # for a peer
+    our_jobs: int  # for us and the limits, which are many times faster: a measurement must take a while
+    latencies: int
+    seconds: float  # a drain that takes longer is cut here; its rate is that of the jobs until then
+    window: int
+    backlogs: tuple[int, ...]
+
+    def for_(self, contender: Contender) -> int:
+        return self.jobs if contender.is_peer else self.our_jobs
+
+
+def push(monitor: Monitor, contender: Contender, amount: Amount) -> Values:
+    """One by one, in bulk, and the memory that the queued jobs of the second take."""
+    kind = contender.kinds[0]
+    values: Values = {}
+    monitor.flush()
+    count = min(amount.for_(contender), amount.jobs)  # one by one nobody is that fast
+    values["push_one"], values["push_one_cpu"] = contender.produce("one", count, kind, monitor.url)
+    monitor.flush()
+    before = monitor.memory()
+    count = amount.for_(contender)
+    busy = monitor.counters()["redis_cpu"]
+    rate, processor = contender.produce("bulk", count, kind, monitor.url)
+    if contender.bulk:
+        values |= {"push_bulk": rate, "push_bulk_cpu": processor}
+        values["push_bulk_redis_cpu"] = (monitor.counters()["redis_cpu"] - busy) / count
+    values["memory"] = (monitor.memory() - before) / count
+    return values
+
+
+def drain(monitor: Monitor, contender: Contender, amount: Amount, kind: str, processes: int) -> Values:
+    """Jobs per second from the first start to the last, and what that cost Redis."""
+    count = amount.for_(contender)
+    rate, costs, note = _drain(monitor, contender, amount, kind, processes, queued=count, window=count)
+    name = f"drain_{kind}_{processes}"
+    values = {name: rate, **{f"{name}_{what}": value for what, value in costs.items()}}
+    if note:
+        values[f"{name}_{note}"] = 1.0
+    return values
+
+
+def backlog(monitor: Monitor, contender: Contender, amount: Amount, size: int) -> Values:
+    """The rate of ``window`` jobs taken while ``size`` more wait behind them; one process, sync handlers."""
+    kind = contender.kinds[0]
+    rate, _, _ = _drain(
+        monitor, contender, amount, kind, 1, queued=size + amount.window, window=amount.window
+    )
+    return {f"backlog_{size}": rate}
+
+
+def _drain(
+    monitor: Monitor,
+    contender: Contender,
+    amount: Amount,
+    kind: str,
+    processes: int,
+    *,
+    queued: int,
+    window: int,
+) -> tuple[float, Values, str]:
+    monitor.flush()
+    contender.produce("bulk", queued, kind, monitor.url)
+    with (
+        Measurement(queued) as measurement,
+        contender.workers(kind, processes, monitor.url, measurement) as workers,
+    ):
+        complete = workers.wait_at_gate(processes, ARRIVAL)
+        before, busy_before = monitor.counters(), workers.processor_time()
+        opened = measurement.open_gate()
+        deadline = time.monotonic() + amount.seconds
+        while (done := measurement.progress(window)) < window and time.monotonic() < deadline:
+            workers.check()
+            time.sleep(POLL)
+        after, busy = monitor.counters(), workers.processor_time() - busy_before
+        starts = measurement.sheet.started
+        if done == window:
+            last, ran = max(starts[:window]), window
+        else:
+            times = [moment for moment in starts[:] if moment >= opened]
+            if len(times) < 2:
+                raise Failed(f"{len(times)} of {queued} jobs ran within {amount.seconds:.0f} s")
+            last, ran = max(times), len(times)
+        # Beyond a window the worker went on until the counters were read: divide by what really ran.
+        settled = sum(1 for moment in starts[:] if moment > 1) if queued > window else ran
+        costs = {name: (after[name] - before[name]) / settled for name in after}
+        costs["commands"] -= monitor.OWN / settled
+        # One read per request; those beyond 16 KB come in pieces, each of which counts.
+        costs["reads"] -= monitor.OWN / settled
+        costs["cpu"] = busy * 1e6 / settled
+        note = "" if complete else "one_sided"
+        return ran / (last - opened) * 1e9, costs, note
+
+
+def latency(monitor: Monitor, contender: Contender, amount: Amount, kind: str) -> Values:
+    """From just before the push to the start of the handler, in ms, on a queue that is empty in between."""
+    count = amount.latencies + WARM
+    monitor.flush()
+    with Measurement(count) as measurement:
+        measurement.open_gate()
+        with contender.workers(kind, 1, monitor.url, measurement) as workers:
+            contender.produce("spaced", count, kind, monitor.url, measurement)
+            deadline = time.monotonic() + amount.seconds
+            while measurement.progress(count) < count and time.monotonic() < deadline:
+                workers.check()
+                time.sleep(POLL)
+        pairs = zip(measurement.sheet.started[WARM:count], measurement.sheet.pushed[WARM:count], strict=True)
+        took = sorted((started - pushed) / 1e6 for started, pushed in pairs if started > 1)
+        if len(took) < amount.latencies:
+            raise Failed(f"{amount.latencies - len(took)} of {amount.latencies} jobs never started")
+        return {
+            f"latency_{kind}_p50": statistics.median(took),
+            f"latency_{kind}_p99": took[min(int(len(took) * 0.99), len(took) - 1)],
+        }

@@ -1,0 +1,55 @@
+"""Options: checked when they are made, with the field and the value in the message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from millstream.drivers.base import RateLimit
+from millstream.errors import ConfigurationError
+from millstream.worker import LaunchOptions, WorkerOptions
+from tests.worker.conftest import Bench
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"queues": ()}, "queues cannot be"),
+        ({"queues": ("a", "a")}, "each name once"),
+        ({"concurrency": 0}, "concurrency cannot be 0"),
+        ({"concurrency": 1.5}, "concurrency cannot be 1.5"),
+        ({"lease": 0}, "lease cannot be 0"),
+        ({"lease": "30"}, "lease cannot be '30'"),
+        ({"lease": float("nan")}, "lease cannot be nan"),
+        ({"grace": -1}, "grace cannot be -1"),
+        ({"max_wait": 0}, "max_wait cannot be 0"),
+        ({"max_jobs": 0}, "max_jobs cannot be 0"),
+        ({"max_deliveries": 0}, "max_deliveries cannot be 0"),
+        ({"rate_limits": {"other": RateLimit(1)}}, "a queue that this worker serves"),
+        ({"rate_limits": {"default": 5}}, "RateLimit"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        WorkerOptions(**options)
+
+
+def test_one_queue_may_be_given_as_text() -> None:
+    assert WorkerOptions(queues="emails").queues == ("emails",)  # type: ignore[arg-type]
+
+
+def test_options_travel_to_a_process_as_json() -> None:
+    options = WorkerOptions(queues=("a", "b"), rate_limits={"a": RateLimit(10, per=60.0)}, max_jobs=5)
+    assert msgspec.json.decode(msgspec.json.encode(options), type=WorkerOptions) == options
+
+
+def test_launch_options_are_checked() -> None:
+    with pytest.raises(ConfigurationError, match="workers cannot be 0"):
+        LaunchOptions(workers=0)
+
+
+def test_an_unknown_option_is_refused(memory: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="concurency"):
+        memory.queue.worker(["a"], concurency=4)

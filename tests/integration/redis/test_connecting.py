@@ -229,7 +229,7 @@ def test_unreachable_server_is_named_without_the_password() -> None:
 
 def test_all_connections_in_use(redis7: RedisServer, opened: Open, stream: str) -> None:
     broker = opened(f"{redis7.url}?max_connections=1")
-    broker._caller.link._pool.get_connection()  # type: ignore[attr-defined]
+    broker._caller.link._source.get_connection()  # type: ignore[attr-defined]
     with pytest.raises(BrokerUnavailable, match="larger max_connections"):
         broker.xlen(stream)
 

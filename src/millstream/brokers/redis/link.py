@@ -7,6 +7,8 @@ repeating calls hangs on that. And its own repetitions (ten by default, XADD inc
 
 from __future__ import annotations
 
+import os
+import select
 import time
 from typing import Any, Protocol, cast
 
@@ -52,7 +54,10 @@ class Link(Protocol):
 
 
 def converse(
-    pool: ConnectionPool, args: tuple[Argument, ...], timeout: float | None = None, asking: bool = False
+    pool: ConnectionPool | Stack,
+    args: tuple[Argument, ...],
+    timeout: float | None = None,
+    asking: bool = False,
 ) -> Any:
     """Send one command over a connection of ``pool`` and return the answer."""
     try:
@@ -97,15 +102,61 @@ def converse(
         pool.release(connection)
 
 
+class Stack:
+    """Connections on loan from a pool, handed out again without asking it.
+
+    The library's pool spends more time on its bookkeeping than the server on a small command. It still
+    makes the connections, limits their number and ends them; what is idle waits here.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._idle: list[Any] = []  # pop and append are atomic
+        self._process = os.getpid()
+
+    def get_connection(self) -> Any:
+        """A connection that the server had not closed a moment ago."""
+        if self._process != os.getpid():  # a fork: its parent goes on using those
+            self._idle, self._process = [], os.getpid()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            return self._pool.get_connection()
+        if _is_stale(connection):
+            connection.disconnect()
+            try:
+                connection.connect()
+            except BaseException:
+                self.release(connection)
+                raise
+        return connection
+
+    def release(self, connection: Any) -> None:
+        self._idle.append(connection)
+
+
+def _is_stale(connection: Any) -> bool:
+    """Whether the server closed the connection, or said something that nobody asked for."""
+    sock = connection._sock
+    if sock is None:
+        return True
+    look = select.poll()
+    look.register(sock, select.POLLIN)
+    return bool(look.poll(0))
+
+
 class PoolLink:
     """A standalone server, or the master that a Sentinel names."""
 
     def __init__(self, pool: ConnectionPool, address: str, owned: bool = True) -> None:
         self.address = address
         self._pool, self._owned = pool, owned
+        # Other kinds of pools watch what is given back to them, and somebody else's is to be left alone.
+        plain = owned and type(pool) is ConnectionPool and hasattr(select, "poll")
+        self._source = Stack(pool) if plain else pool
 
     def exchange(self, key: str, args: tuple[Argument, ...], timeout: float | None = None) -> Any:
-        return converse(self._pool, args, timeout)
+        return converse(self._source, args, timeout)
 
     def slot(self, key: str) -> int:
         return 0

@@ -73,28 +73,32 @@ class LocalStreamBroker(StreamBroker):
 
     def xadd(self, stream: str, data: Mapping[str, Any], **options: Unpack[AddOptions]) -> str:
         # The busiest path, written for speed: options are gathered, because filling in seven defaults takes
-        # longer than storing the entry, and the short way of encode_data() stands here in full.
-        if options:
+        # longer than storing the entry, and the short ways of encode_data() and EntryLog.append() stand here
+        # in full. Whatever is out of the ordinary takes the long way.
+        if options or type(data) is not dict:
             return self._xadd_with_options(stream, data, **options)
-        if type(data) is not dict:
-            body = encode_data(data, self._max_payload)
-        else:
-            for key, value in data.items():
-                if type(key) is not str or type(value) not in PLAIN:
-                    body = encode_data(data, self._max_payload)
-                    break
-            else:
-                try:
-                    body = encode(data)
-                except UnicodeEncodeError:
-                    body = encode_data(data, self._max_payload)  # says what is wrong
-                if len(body) > self._max_payload:
-                    raise PayloadTooLarge(len(body), self._max_payload)
+        for key, value in data.items():
+            if type(key) is not str or type(value) not in PLAIN:
+                return self._xadd_with_options(stream, data)
+        try:
+            body = encode(data)
+        except UnicodeEncodeError:
+            return self._xadd_with_options(stream, data)  # says what is wrong
+        if len(body) > self._max_payload:
+            raise PayloadTooLarge(len(body), self._max_payload)
         self._acquire()
         try:
             place = self._streams.get(stream) or self._new_stream(stream)
             log = place.log
-            entry_id = log.append(body, time_ns())
+            now = time_ns()
+            if now < log.run_ends:  # EntryLog.append(), written out
+                log.last_seq = seq = log.last_seq + 1
+                entry_id = f"{log.prefix}{seq}"
+                log.ids.append(entry_id)
+                log.bodies.append(body)
+                log.live += 1
+            else:
+                entry_id = log.append(body, now)
             if place.waiting or self._readers.waiting:
                 self._hand_over(place)
             if log.live > self._max_length:

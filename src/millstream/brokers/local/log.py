@@ -33,8 +33,6 @@ class EntryLog:
     __slots__ = (
         "_first_keys",
         "_first_slots",
-        "_prefix",
-        "_run_ends",
         "base",
         "bodies",
         "epoch",
@@ -44,6 +42,8 @@ class EntryLog:
         "last_ms",
         "last_seq",
         "live",
+        "prefix",
+        "run_ends",
     )
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ class EntryLog:
         # The newest id ever, which outlives its entry.
         self.last_ms = 0
         self.last_seq = 0
-        self._prefix = "0-"  # its first half, spelled once a millisecond
-        self._run_ends = 0  # the clock, in nanoseconds, from which on the newest run cannot go on
+        self.prefix = "0-"  # its first half, spelled once a millisecond
+        self.run_ends = 0  # the clock, in nanoseconds, from which on the newest run cannot go on
         self._first_keys: list[Id] = []  # of each run
         self._first_slots: list[int] = []
 
@@ -71,11 +71,11 @@ class EntryLog:
 
     def append(self, body: Body, now_ns: int) -> str:
         """Add an entry under an id made from the clock, and return the id."""
-        if now_ns >= self._run_ends:
+        if now_ns >= self.run_ends:
             return self.append_as(self.new_key("", "*", now_ns // 1_000_000), body)
         # Still the same millisecond, or the clock stepped back: ids must grow all the same.
         self.last_seq = seq = self.last_seq + 1
-        entry_id = f"{self._prefix}{seq}"
+        entry_id = f"{self.prefix}{seq}"
         self.ids.append(entry_id)
         self.bodies.append(body)
         self.live += 1
@@ -84,9 +84,9 @@ class EntryLog:
     def append_as(self, key: Id, body: Body) -> str:
         """Add an entry under ``key``, which must be greater than ``last``; a run begins."""
         self.last_ms, self.last_seq = key
-        self._prefix = f"{key[0]}-"
+        self.prefix = f"{key[0]}-"
         # So near to the last possible id every entry has to ask whether there is a next one.
-        self._run_ends = (key[0] + 1) * 1_000_000 if key[1] < _CROWDED else 0
+        self.run_ends = (key[0] + 1) * 1_000_000 if key[1] < _CROWDED else 0
         self._first_keys.append(key)
         self._first_slots.append(self.base + len(self.ids))
         entry_id = format_id(key)

@@ -26,8 +26,8 @@ _REDIS_SCHEMES = (
 )
 _SQL_SCHEMES = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
 _SCHEMES = ("memory", *_REDIS_SCHEMES, *_SQL_SCHEMES)
-_QUEUE_SCHEMES = ("memory", *_REDIS_SCHEMES)  # those that have a driver
-_PLANNED = ("sqlite", "postgresql", "postgres", "mysql", "mariadb", "kafka", "amqp", "amqps", "sqs")
+_QUEUE_SCHEMES = ("memory", *_REDIS_SCHEMES, *_SQL_SCHEMES)  # those that have a driver
+_PLANNED = ("kafka", "amqp", "amqps", "sqs")
 # As in brokers/redis/connect.py, which cannot be imported where the extra is not installed.
 _REDIS_QUEUE_OPTIONS = {
     "retry_for",
@@ -52,6 +52,18 @@ _REDIS_QUEUE_OPTIONS = {
     "ssl_check_hostname",
     "ssl_min_version",
     "ssl_ciphers",
+}
+# As in drivers/sql/driver.py and sql/engine.py, for the same reason.
+_SQL_QUEUE_OPTIONS = {
+    "retry_for",
+    "tables",
+    "create",
+    "pool_size",
+    "max_overflow",
+    "pool_timeout",
+    "connect_timeout",
+    "lock_timeout",
+    "synchronous",
 }
 _shared: dict[tuple[str, str | None], Driver] = {}  # the drivers of memory://name
 _shared_lock = threading.Lock()
@@ -99,6 +111,8 @@ def open_driver(url: str, *, max_body: int, **options: Any) -> tuple[Driver, boo
     from millstream.drivers.stream import open_stream_driver  # noqa: PLC0415 - it opens its broker from here
 
     check_connection_options(url, options)
+    if scheme_of(url).partition("+")[0] in _SQL_SCHEMES:
+        return _open_sql_driver(url, max_body, options), False
     parts = urlsplit(url)
     if scheme_of(url) != "memory" or not parts.netloc:
         return open_stream_driver(url, max_payload=max_body, **options), False
@@ -110,15 +124,26 @@ def open_driver(url: str, *, max_body: int, **options: Any) -> tuple[Driver, boo
         return _shared[key], True
 
 
+def _open_sql_driver(url: str, max_body: int, options: dict[str, Any]) -> Driver:
+    try:
+        from millstream.drivers.sql import SqlDriver  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        if error.name != "sqlalchemy":
+            raise
+        raise MissingExtra("sql", error.name) from error
+    return SqlDriver(url, max_payload=max_body, **options)
+
+
 def check_connection_options(url: str, options: Mapping[str, Any]) -> None:
     """Raise UnknownScheme, or ConfigurationError for an option that no queue at ``url`` has."""
     scheme = scheme_of(url)
-    if scheme not in _QUEUE_SCHEMES:
+    sql = scheme.partition("+")[0] in _SQL_SCHEMES
+    if scheme not in _QUEUE_SCHEMES and not sql:
         error = UnknownScheme(scheme, tuple(f"{known}://" for known in _QUEUE_SCHEMES))
         if scheme in _PLANNED:
             error.args = (f"{scheme}:// is not available yet; available are: {', '.join(error.known)}",)
         raise error
-    allowed = {"codec", "max_payload", "prefix", "key_ttl"}
+    allowed = {"codec", "max_payload", "prefix"} | (_SQL_QUEUE_OPTIONS if sql else {"key_ttl"})
     if scheme in _REDIS_SCHEMES:
         allowed |= _REDIS_QUEUE_OPTIONS
     for name in options:

@@ -16,7 +16,7 @@ from millstream.config import open_driver
 from millstream.deadletters import DeadLetters
 from millstream.drivers.base import Driver, PushItem
 from millstream.envelope import Codec, JsonCodec, MsgpackCodec
-from millstream.errors import ConfigurationError, InvalidInput
+from millstream.errors import ConfigurationError, InvalidInput, UnsupportedByDriver
 from millstream.job import Job, JobFunction
 from millstream.keeping import JobView
 from millstream.options import (
@@ -84,25 +84,29 @@ class Queue(QueueTaker):
 
     # -- pushing -----------------------------------------------------------------------------------
 
-    def push(self, job: Job) -> str:
+    def push(self, job: Job, *, session: Any = None) -> str:
         """Push a job; the id of the job that now stands for it: its own, or an earlier one if it is unique.
 
         If this raises BrokerUnavailable, pushing the same object again adds nothing twice.
+
+        With ``session`` the job is pushed in that transaction: a SQLAlchemy Session or Connection, or a
+        connection of psycopg, sqlite3 or PyMySQL, to the queue's own database. It is there when the caller
+        commits, and was never there if the caller rolls back. Only queues on SQL databases can do that.
         """
         target = self._target(job)
         item = target._packer.pack(job, time.time())
         try:
-            (job_id,) = target.driver.push([item])
+            (job_id,) = _push_items(target.driver, [item], session)
         except BaseException:
             job._ticket = item.id
             raise
         job._id, job._ticket = job_id, None
         return job_id
 
-    def push_many(self, jobs: Iterable[Job]) -> list[str]:
+    def push_many(self, jobs: Iterable[Job], *, session: Any = None) -> list[str]:
         """Push jobs in their order, a round trip per thousand and queue; their ids.
 
-        All are checked before the first is sent.
+        All are checked before the first is sent. ``session`` is that of `push`.
         """
         now = time.time()
         listed = list(jobs)
@@ -112,7 +116,7 @@ class Queue(QueueTaker):
         else:
             items = [target._packer.pack(job, now) for target, job in zip(targets, listed, strict=True)]
         try:
-            ids = _push_each(targets, items)
+            ids = _push_each(targets, items, session)
         except BaseException:
             for job, item in zip(listed, items, strict=True):
                 job._ticket = item.id
@@ -279,16 +283,27 @@ def _codec(codec: str | Codec) -> Codec:
         raise ConfigurationError(f"{codec!r} is not a codec; use one of {', '.join(CODECS)}") from None
 
 
-def _push_each(targets: list[Queue], items: list[PushItem]) -> list[str]:
+def _push_items(driver: Driver, items: list[PushItem], session: Any) -> list[str]:
+    """Push, in the caller's transaction where there is one."""
+    if session is None:
+        return driver.push(items)
+    push_in = getattr(driver, "push_in", None)
+    if push_in is None:
+        raise UnsupportedByDriver(driver.name, "a push in the caller's transaction (session=)")
+    ids: list[str] = push_in(session, items)
+    return ids
+
+
+def _push_each(targets: list[Queue], items: list[PushItem], session: Any = None) -> list[str]:
     """Push each item with its own queue object; the ids in the order of ``items``."""
     if not items:
         return []
     if targets.count(targets[0]) == len(targets):
-        return targets[0].driver.push(items)
+        return _push_items(targets[0].driver, items, session)
     ids = [""] * len(items)
     for target in dict.fromkeys(targets):
         places = [place for place, each in enumerate(targets) if each is target]
-        pushed = target.driver.push([items[place] for place in places])
+        pushed = _push_items(target.driver, [items[place] for place in places], session)
         for place, job_id in zip(places, pushed, strict=True):
             ids[place] = job_id
     return ids
@@ -342,13 +357,13 @@ class QueueManager:
             )
         return _open_queue(known.url, dict(known.options), name, self.registry, self.connection)
 
-    def push(self, job: Job) -> str:
+    def push(self, job: Job, *, session: Any = None) -> str:
         """Push a job over its connection; its id."""
-        return self.connection().push(job)
+        return self.connection().push(job, session=session)
 
-    def push_many(self, jobs: Iterable[Job]) -> list[str]:
+    def push_many(self, jobs: Iterable[Job], *, session: Any = None) -> list[str]:
         """Push jobs, each over its connection, a round trip per thousand, queue and connection; their ids."""
-        return self.connection().push_many(jobs)
+        return self.connection().push_many(jobs, session=session)
 
     async def push_async(self, job: Job) -> str:
         """As `push`, for asyncio programs."""

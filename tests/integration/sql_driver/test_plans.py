@@ -92,7 +92,10 @@ def test_no_hot_statement_reads_more_than_it_answers_with(driver: SqlDriver) -> 
     assert len(found) > 10
     bad = GROWS[driver._database.backend]
     for text, said in found.items():
-        assert not bad.search(said), f"{text}\n{said}"
+        # Rows that the caller named, found by their key: to sort those does not grow with the table.
+        named = "id = ANY" in said and "Seq Scan" not in said
+        looked_at = said.replace("->  Sort ", "") if named else said
+        assert not bad.search(looked_at), f"{text}\n{said}"
 
 
 def test_the_plan_for_reserving_walks_the_lanes_in_their_order(driver: SqlDriver) -> None:

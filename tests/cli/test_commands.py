@@ -475,3 +475,15 @@ def test_output_that_nobody_reads_any_more_is_no_error(environment: dict[str, st
     command = " ".join(f"'{part}'" for part in [*PROGRAM, "--help"]) + " | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, check=False)
     assert "Traceback" not in done.stderr
+
+
+def test_migrate_schema_creates_the_tables_and_may_be_repeated(run: Run, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    for _ in range(2):
+        assert "the tables are at version" in run("migrate", "schema", url).stdout
+    with connect(url) as opened:
+        assert opened.size("default") == 0
+
+
+def test_migrate_schema_of_something_that_is_no_database_says_what_is(run: Run) -> None:
+    assert "sqlite" in run("migrate", "schema", "redis://localhost", code=2).stderr

@@ -19,6 +19,7 @@ COMMANDS = {
     "dlq": "Dead letters: list, show, edit, retry and clear what failed for good.",
     "schedule": "What is due next.",
     "stream": "Look into event streams, add to them, and trim them.",
+    "migrate": "Create or update the tables in a SQL database.",
     "bench": "Measure this version (in a checkout of the project).",
     "version": "Say which version this is.",
 }

@@ -72,48 +72,47 @@ class Codec(Protocol):
     def encode_payload(self, fields: object) -> msgspec.Raw: ...
 
 
-class JsonCodec:
+class _MsgspecCodec:
+    """What the codecs of one library have in common."""
+
+    name: str
+
+    def __init__(
+        self,
+        encoder: msgspec.json.Encoder | msgspec.msgpack.Encoder,
+        decoder: msgspec.json.Decoder[Envelope] | msgspec.msgpack.Decoder[Envelope],
+    ) -> None:
+        self._encoder, self._decoder = encoder, decoder
+
+    def encode(self, envelope: Envelope) -> bytes:
+        return self._encoder.encode(envelope)
+
+    def decode(self, body: bytes) -> Envelope:
+        try:
+            return self._decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UnreadableEnvelope(str(error)) from error
+
+    def encode_payload(self, fields: object) -> msgspec.Raw:
+        return msgspec.Raw(self._encoder.encode(fields))
+
+
+class JsonCodec(_MsgspecCodec):
     """The default: readable by any client, and by Spark."""
 
     name = "json"
 
     def __init__(self) -> None:
-        self._encoder = msgspec.json.Encoder()
-        self._decoder = msgspec.json.Decoder(Envelope)
-
-    def encode(self, envelope: Envelope) -> bytes:
-        return self._encoder.encode(envelope)
-
-    def decode(self, body: bytes) -> Envelope:
-        try:
-            return self._decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UnreadableEnvelope(str(error)) from error
-
-    def encode_payload(self, fields: object) -> msgspec.Raw:
-        return msgspec.Raw(self._encoder.encode(fields))
+        super().__init__(msgspec.json.Encoder(), msgspec.json.Decoder(Envelope))
 
 
-class MsgpackCodec:
+class MsgpackCodec(_MsgspecCodec):
     """Smaller, and not readable by eye."""
 
     name = "msgpack"
 
     def __init__(self) -> None:
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(Envelope)
-
-    def encode(self, envelope: Envelope) -> bytes:
-        return self._encoder.encode(envelope)
-
-    def decode(self, body: bytes) -> Envelope:
-        try:
-            return self._decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UnreadableEnvelope(str(error)) from error
-
-    def encode_payload(self, fields: object) -> msgspec.Raw:
-        return msgspec.Raw(self._encoder.encode(fields))
+        super().__init__(msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Envelope))
 
 
 _PROCESS = secrets.token_hex(5)

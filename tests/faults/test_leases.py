@@ -53,11 +53,13 @@ def test_a_worker_stopped_past_its_lease_has_its_ack_refused(
     from tests.worker.app import Work
 
     with Fleet(redis7.url, tmp_path, lease=1.0) as zombie:
-        zombie.push(Work(seconds=2.0))
+        zombie.push(Work(seconds=4.0))
         zombie.wait_for("start")
         (pid,) = zombie.pids()
         os.kill(pid, signal.SIGSTOP)
         stopped = time.monotonic()
+        # Then the heir has all of its four seconds before it while the zombie finds its own over.
+        until(lambda: time.monotonic() - stopped > 4.0, "the end of the zombie's time")
         with Fleet(redis7.url, tmp_path, lease=1.0, queues=(zombie.name,)) as heir:
             heir.wait_for("start")
             assert time.monotonic() - stopped > 1.0

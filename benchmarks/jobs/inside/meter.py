@@ -57,14 +57,14 @@ _sheet: Sheet | None = None
 
 def sheet() -> Sheet:
     """This process's view of the file that the benchmark named."""
-    global _sheet  # noqa: PLW0603
+    global _sheet  # noqa: PLW0603 - one sheet a process
     if _sheet is None:
         _sheet = Sheet(os.environ["BENCH_SHEET"], int(os.environ["BENCH_CAPACITY"]))
     return _sheet
 
 
 def _first(number: int) -> None:
-    global ran  # noqa: PLW0603
+    global ran  # noqa: PLW0603 - a counter a process
     ours, pid = sheet(), os.getpid()
     ours.started[number - FIRST] = WAITING
     ours.header[ARRIVED + pid % PLACES] = pid

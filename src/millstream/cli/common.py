@@ -143,7 +143,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic since clic
         return float(found[1]) * _UNITS[found[2] or "s"]
 
 
-class Since(click.ParamType):  # type: ignore[type-arg]
+class Since(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
     """A moment: how long ago (2h), or a date with or without a time."""
 
     name = "when"

@@ -28,7 +28,7 @@ async def noop(context: Any, number: int, text: str) -> None:
 
 
 async def start() -> None:
-    global _pool  # noqa: PLW0603
+    global _pool  # noqa: PLW0603 - opened once, in its loop
     _pool = await create_pool(RedisSettings.from_dsn(URL))
 
 

@@ -35,7 +35,7 @@ def make() -> Any:
 
 
 async def start() -> None:
-    global _queue  # noqa: PLW0603
+    global _queue  # noqa: PLW0603 - opened once, in its loop
     _queue = make()
 
 

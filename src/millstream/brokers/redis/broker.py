@@ -158,7 +158,7 @@ class RedisStreamBroker(StreamBroker):
         check_name("stream", stream)
         body = encode_body(data, self._max_payload, type, headers)
         if id != "*":
-            id = add_id(id)  # noqa: A001
+            id = add_id(id)  # noqa: A001 - the contract's name
         fields = ("data", body) if isinstance(body, bytes) else wire.fields_of(body)
         try:
             if key is None and maxlen is None and minid is None:

@@ -21,8 +21,8 @@ GROWS = {  # what a plan must not have in it; sorting what has the same position
     ),
     "mysql": re.compile(r" ALL |filesort|temporary"),
 }
-# PostgreSQL's sort of rows that the caller named, found by their key and by nothing else: they are sorted to be
-# locked in one order, and their number is the caller's, whatever the table holds.
+# PostgreSQL's sort of rows that the caller named, found by their key and by nothing else: they are sorted to
+# be locked in one order, and their number is the caller's, whatever the table holds.
 NAMED_ROWS = re.compile(
     r"-> {2}Sort .*\n\s+Sort Key: id.*\n\s+-> {2}(?:Bitmap Heap|Index) Scan.*"
     r"(?:\n\s+(?:Recheck|Index) Cond: .*id = ANY.*|\n\s+-> {2}Bitmap Index Scan on \w+_jobs_pkey.*)+"

@@ -1,4 +1,4 @@
-"""The data source that Spark sees as ``format("millstream")``: it only says which part reads and which writes."""
+"""What Spark sees as ``format("millstream")``: it only says which part reads and which writes."""
 
 from __future__ import annotations
 

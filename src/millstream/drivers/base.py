@@ -23,10 +23,12 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
+
+from millstream.errors import UnsupportedByDriver
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -44,6 +46,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     dead_letters: bool = True
     durable: bool = True  # survives the end of this process
     shared: bool = True  # several processes see the same jobs
+    numbered_push: bool = True  # see push_numbered: what the outbox and cron stand on
     max_delay: float | None = None  # seconds; None for any
 
 
@@ -57,6 +60,7 @@ class PushItem(msgspec.Struct, frozen=True, gc=False):
     delay: float = 0.0  # seconds from now, by the server's clock
     unique_key: str | None = None
     unique_for: float = 0.0  # seconds; 0: until the job is gone
+    fresh: bool = False  # its id was made for this push: no job can have it yet, and nobody needs to look
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -176,6 +180,29 @@ class Driver(ABC):
         and queue; each is atomic. Raises BrokerFull or BrokerUnavailable: then nothing of the failed
         thousand was added.
         """
+
+    def push_batches(self, batches: Iterable[Sequence[PushItem]]) -> Iterator[list[str]]:
+        """Push batches of up to a thousand in their order, as `push` does; the ids of each when it is pushed.
+
+        A driver may ask for the next batch while the server works at the last one: what makes the batches
+        then costs no time of its own.
+        """
+        return map(self.push, batches)
+
+    def push_numbered(self, queue: str, line: str, number: int, items: Sequence[PushItem]) -> bool:
+        """Push items to one queue as the call ``number`` of ``line``; whether that took effect now.
+
+        A line is a sequence of calls that outlives the processes that make them. Its last number is kept
+        with the queue and changes in the same atomic step that adds the jobs. A call whose number is not
+        above it changes nothing and answers False: it was made before, by whomever, and its jobs may be long
+        done. A line costs one small entry, however many calls it has; nothing is forgotten while it is used,
+        and for ten years after. At most a thousand items; with none, only the number is kept.
+        """
+        raise UnsupportedByDriver(self.name, "numbered pushes, which the outbox and cron need")
+
+    def last_number(self, queue: str, line: str) -> int:
+        """The number that a line has come to; 0 for a new one."""
+        raise UnsupportedByDriver(self.name, "numbered pushes, which the outbox and cron need")
 
     # -- working -----------------------------------------------------------------------------------
 

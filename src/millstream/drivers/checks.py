@@ -11,6 +11,8 @@ from millstream.envelope import PRIORITIES
 from millstream.errors import InvalidInput, InvalidName, PayloadTooLarge
 
 OUTCOMES = frozenset(("complete", "retry", "bury", "release"))
+MOST_NUMBER = 1 << 53  # Lua's numbers are exact up to here
+MOST_ITEMS, MOST_BYTES = 1000, 32 * 1024 * 1024  # of one step
 _TEN_YEARS = 10 * 366 * 86400.0  # a longer delay is a mistake, such as a date in place of a span
 
 
@@ -63,6 +65,21 @@ def check_delay(value: float) -> float:
             f"a delay of {value:g} s is more than ten years; give seconds from now, not a date"
         )
     return value
+
+
+def check_numbered(queue: str, line: str, number: int, items: Sequence[PushItem], max_payload: int) -> None:
+    """Check a numbered push: one queue, at most a thousand items, a number that every server can compare."""
+    check_queue(queue)
+    check_name("line", line)
+    check_count("number", number)
+    if number > MOST_NUMBER:
+        raise InvalidInput(f"the number of a push must be at most 2^53, not {number!r}")
+    check_items(items, max_payload)
+    if len(items) > MOST_ITEMS or sum(len(item.body) for item in items) > MOST_BYTES:
+        raise InvalidInput("a numbered push is one step: at most 1000 jobs, and 32 MiB of them")
+    for item in items:
+        if item.queue != queue:
+            raise InvalidInput(f"a numbered push is for one queue, {queue!r}, and a job wants {item.queue!r}")
 
 
 def check_items(items: Sequence[PushItem], max_payload: int) -> None:

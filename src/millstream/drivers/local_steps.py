@@ -45,6 +45,7 @@ class LocalState:
         self.pushed: set[str] = set()
         self.workers: dict[str, tuple[WorkerInfo, float, float]] = {}  # when heard of, when forgotten
         self.turns = 0
+        self.numbers: dict[tuple[str, str], int] = {}  # by queue and line, the last number
 
     def queue(self, name: str) -> LocalQueue:
         found = self.queues.get(name)
@@ -95,6 +96,22 @@ class LocalSteps(Steps):
             state.pushed.add(queue)
             state.tell(waiting, sooner)
         return ids
+
+    def push_numbered(self, queue: str, line: str, number: int, items: Sequence[PushItem]) -> bool:
+        state = self._state
+        with state.lock:
+            if state.numbers.get((queue, line), 0) >= number:
+                return False
+            if items:
+                _, waiting, sooner = state.queue(queue).push(items)
+                state.pushed.add(queue)
+                state.tell(waiting, sooner)
+            state.numbers[queue, line] = number
+        return True
+
+    def last_number(self, queue: str, line: str) -> int:
+        with self._state.lock:
+            return self._state.numbers.get((queue, line), 0)
 
     def reserve(
         self,

@@ -15,7 +15,6 @@ from millstream.brokers.redis.calls import Caller
 from millstream.brokers.redis.link import ClusterLink
 from millstream.brokers.redis.scripts import Script
 from millstream.drivers.keys import QueueKeys
-from millstream.errors import BrokerUnavailable
 
 _FOLDER = files(__package__) / "lua"
 GROUP, RELEASED = "workers", "~released"
@@ -61,6 +60,16 @@ class Numbers:
     @contextmanager
     def one(self, what: Hashable = None) -> Iterator[Slot]:
         """A slot whose number is this call's. ``what`` tells the same call made again."""
+        slot = self.take(what)
+        try:
+            yield slot
+        except BaseException:
+            self.keep(slot, what)
+            raise
+        self._free.append(slot)
+
+    def take(self, what: Hashable = None) -> Slot:
+        """As `one`, for a caller that says itself how the call ended: by `give_back` or `keep`."""
         if os.getpid() != self._process:
             self._begin()  # a forked child must not use its parent's numbers
         slot = self._unanswered.pop(what, None) if self._unanswered else None
@@ -70,18 +79,22 @@ class Numbers:
             except IndexError:
                 slot = Slot(f"{self._name}-{next(self._made)}")
             slot.number += 1
-        try:
-            yield slot
-        except BrokerUnavailable:
-            if what is not None:
-                if len(self._unanswered) > 1000:
-                    self._unanswered.clear()
-                self._unanswered[what] = slot
-            raise
-        except BaseException:
-            self._free.append(slot)
-            raise
+        return slot
+
+    def give_back(self, slot: Slot) -> None:
+        """The call was answered."""
         self._free.append(slot)
+
+    def keep(self, slot: Slot, what: Hashable) -> None:
+        """The call failed, and may have arrived all the same: its number waits until it is made again.
+
+        A slot of nobody who could make it again is dropped: a late arrival must find its own number.
+        """
+        if what is None:
+            return
+        if len(self._unanswered) > 1000:
+            self._unanswered.clear()
+        self._unanswered[what] = slot
 
 
 class Connection:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
 
 from millstream.brokers.redis import RedisStreamBroker
+from millstream.brokers.redis.calls import Call
 from millstream.brokers.redis.link import Argument
 from millstream.drivers.base import (
     Capabilities,
@@ -25,13 +28,14 @@ from millstream.drivers.base import (
     WorkerInfo,
 )
 from millstream.drivers.keys import LEVELS, NAMES
-from millstream.drivers.redis_calls import ANSWER_TTL_MS, Connection, script
+from millstream.drivers.redis_calls import ANSWER_TTL_MS, Connection, Slot, script
 from millstream.drivers.redis_reserving import Reserver, job_id, tells_id
 from millstream.drivers.redis_schedule import Schedule
 from millstream.drivers.steps import Steps
 from millstream.envelope import PRIORITIES
 
 ADD, PUSH, SETTLE, RETRY_DEAD = (script(name) for name in ("add_3", "push_15", "settle_15", "retry_dead_15"))
+PUSH_NUMBERED = script("push_numbered_15")
 EXTEND, PROMOTE, LEASE = (script(name) for name in ("extend_14", "promote_14", "lease_1"))
 SIZE, FIND, DELAYED = (script(name) for name in ("size_14", "find_14", "delayed_14"))
 WAITING, DROP, PAUSE, RESUME = (script(name) for name in ("waiting_14", "drop_14", "pause_14", "resume_14"))
@@ -40,6 +44,7 @@ UPDATE_DEAD, CLEAR_DEAD = script("update_dead_14"), script("clear_dead_14")
 BEAT, WORKERS, RETIRE = (script(name) for name in ("beat_2", "workers_2", "retire_14"))
 
 MAX_BYTES = 32 * 1024 * 1024  # of bodies in one command, far below what makes a server drop its client
+LINE_TTL_MS = 10 * 365 * 86_400_000  # of a line's last number: for as long as anybody may come back to it
 NOTE_QUEUE_EVERY = 60.0  # seconds; after a flush the list of queues is complete again that soon
 _CODES = {"complete": "c", "retry": "r", "bury": "b", "release": "f"}
 _Section = tuple[Outcome, str, int, str]  # outcome, priority, delivery count, owner
@@ -68,13 +73,62 @@ class RedisSteps(Steps):
     # -- pushing -----------------------------------------------------------------------------------
 
     def push(self, queue: str, items: Sequence[PushItem]) -> list[str]:
-        if len(items) > 1 and sum(len(item.body) for item in items) > MAX_BYTES:
+        if len(items) > 1 and _size(items) > MAX_BYTES:
             half = len(items) // 2
             return self.push(queue, items[:half]) + self.push(queue, items[half:])
         self._note_queue(queue)
         ids = [item.id for item in items]
-        if _is_plain(items):
-            return self._add(queue, ids, items)
+        slot = self._numbers.take((queue, *ids))
+        try:
+            if _is_plain(items):
+                step, (keys, args) = ADD, self._addition(queue, slot, ids, items)
+            else:
+                step, (keys, args) = PUSH, self._mixture(queue, slot, items)
+            answer = self._writes.script(step, keys, *args)
+        except BaseException:
+            self._numbers.keep(slot, (queue, *ids))
+            raise
+        self._numbers.give_back(slot)
+        return _with_stand_ins(ids, answer)
+
+    def push_ahead(self, queue: str, batches: Iterable[Sequence[PushItem]]) -> Iterator[list[str]]:
+        for plain, those in groupby(batches, _is_one_addition):
+            if plain:
+                yield from self._add_ahead(queue, those)
+            else:
+                yield from (self.push(queue, items) for items in those)
+
+    def _add_ahead(self, queue: str, batches: Iterable[Sequence[PushItem]]) -> Iterator[list[str]]:
+        self._note_queue(queue)
+        unanswered: deque[tuple[Slot, list[str]]] = deque()
+
+        def calls() -> Iterator[Call]:
+            for items in batches:
+                ids = [item.id for item in items]
+                slot = self._numbers.take((queue, *ids))
+                unanswered.append((slot, ids))
+                yield self._addition(queue, slot, ids, items)
+
+        try:
+            for answer in self._writes.scripts(ADD, calls()):
+                slot, ids = unanswered.popleft()
+                self._numbers.give_back(slot)
+                yield _with_stand_ins(ids, answer)
+        finally:
+            for slot, ids in unanswered:
+                self._numbers.keep(slot, (queue, *ids))
+
+    def _addition(self, queue: str, slot: Slot, ids: list[str], items: Sequence[PushItem]) -> Call:
+        """The keys and arguments of add_3.lua."""
+        keys, priority = self._keys(queue), items[0].priority
+        fresh = "1" if all(item.fresh for item in items) else "0"
+        return (
+            (keys.streams[PRIORITIES.index(priority)], keys.index, keys.answers(slot.id)),
+            (slot.number, ANSWER_TTL_MS, LEVELS[priority], fresh, *ids, *[item.body for item in items]),
+        )
+
+    def _mixture(self, queue: str, slot: Slot, items: Sequence[PushItem]) -> Call:
+        """The keys and arguments of push_15.lua."""
         marks: list[str] = []
         pairs: list[Argument] = []
         delays: list[Argument] = []
@@ -89,26 +143,24 @@ class RedisSteps(Steps):
             if item.unique_key is not None:
                 uniques += (position, item.unique_key, _ms(item.unique_for))
         keys = self._keys(queue)
-        with self._numbers.one((queue, *ids)) as slot:
-            answer = self._writes.script(
-                PUSH,
-                (*keys.all, keys.answers(slot.id)),
-                *(slot.number, ANSWER_TTL_MS, "".join(marks), "".join(later), *pairs, *delays, *uniques),
-            )
-        return _with_stand_ins(ids, answer)
+        return (
+            (*keys.all, keys.answers(slot.id)),
+            (slot.number, ANSWER_TTL_MS, "".join(marks), "".join(later), *pairs, *delays, *uniques),
+        )
 
-    def _add(self, queue: str, ids: list[str], items: Sequence[PushItem]) -> list[str]:
-        keys = self._keys(queue)
-        priority = items[0].priority
-        with self._numbers.one((queue, *ids)) as slot:
-            answer = self._writes.script(
-                ADD,
-                (keys.streams[PRIORITIES.index(priority)], keys.index, keys.answers(slot.id)),
-                *(slot.number, ANSWER_TTL_MS, LEVELS[priority]),
-                *ids,
-                *[item.body for item in items],
-            )
-        return _with_stand_ins(ids, answer)
+    def push_numbered(self, queue: str, line: str, number: int, items: Sequence[PushItem]) -> bool:
+        if items:
+            self._note_queue(queue)
+        call = Slot(f"line:{line}")
+        call.number = number
+        keys, args = self._mixture(queue, call, items)
+        answer = self._writes.script(PUSH_NUMBERED, keys, number, LINE_TTL_MS, *args[2:])
+        return bool(answer != b"old")
+
+    def last_number(self, queue: str, line: str) -> int:
+        key = self._keys(queue).answers(f"line:{line}")
+        found = self._reads.call(key, "GET", key)
+        return int(found.split()[0]) if found else 0
 
     def _note_queue(self, queue: str) -> None:
         """Put a queue on the list, which has a slot of its own. Before the push: no job is ever unlisted."""
@@ -341,6 +393,14 @@ def _is_plain(items: Sequence[PushItem]) -> bool:
         if item.delay or item.unique_key is not None or not tells_id(item.body, item.id):
             return False
     return len(items) == 1 or len({item.id for item in items}) == len(items)
+
+
+def _is_one_addition(items: Sequence[PushItem]) -> bool:
+    return _is_plain(items) and _size(items) <= MAX_BYTES
+
+
+def _size(items: Sequence[PushItem]) -> int:
+    return sum([len(item.body) for item in items])
 
 
 def _mark(priority: str, job_id: str, body: bytes) -> str:

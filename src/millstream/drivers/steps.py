@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from millstream.drivers.base import (
     Capabilities,
@@ -30,6 +30,16 @@ class Steps(ABC):
 
     @abstractmethod
     def push(self, queue: str, items: Sequence[PushItem]) -> list[str]: ...
+
+    def push_ahead(self, queue: str, batches: Iterable[Sequence[PushItem]]) -> Iterator[list[str]]:
+        """Push one batch after the other; a broker that takes its time is sent the next one meanwhile."""
+        return (self.push(queue, items) for items in batches)
+
+    @abstractmethod
+    def push_numbered(self, queue: str, line: str, number: int, items: Sequence[PushItem]) -> bool: ...
+
+    @abstractmethod
+    def last_number(self, queue: str, line: str) -> int: ...
 
     @abstractmethod
     def reserve(

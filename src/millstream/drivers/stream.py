@@ -16,7 +16,8 @@ them. What is true of both beyond the contract:
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, TypeVar
 
 from millstream.brokers.base import StreamBroker
@@ -82,6 +83,22 @@ class StreamDriver(Driver):
         if len(items) == 1:
             return steps.push(items[0].queue, items)
         return _by_queue(items, _queue_of_item, steps.push)
+
+    def push_batches(self, batches: Iterable[Sequence[PushItem]]) -> Iterator[list[str]]:
+        for queue, those in groupby(batches, _only_queue):
+            if queue is None:
+                yield from map(self.push, those)
+            else:
+                steps = self._open()
+                yield from steps.push_ahead(queue, _checked(those, steps.max_payload))
+
+    def push_numbered(self, queue: str, line: str, number: int, items: Sequence[PushItem]) -> bool:
+        steps = self._open()
+        checks.check_numbered(queue, line, number, items, steps.max_payload)
+        return steps.push_numbered(queue, line, number, items)
+
+    def last_number(self, queue: str, line: str) -> int:
+        return self._open().last_number(checks.check_queue(queue), check_name("line", line))
 
     # -- working -----------------------------------------------------------------------------------
 
@@ -288,6 +305,18 @@ def _steps_for(broker: StreamBroker, prefix: str, retry_for: float) -> Steps:
     raise ConfigurationError(
         f"StreamDriver works on a LocalStreamBroker or a RedisStreamBroker, not on {type(broker).__name__}"
     )
+
+
+def _only_queue(items: Sequence[PushItem]) -> str | None:
+    """The queue of a batch that can be one step."""
+    queues = set(map(_queue_of_item, items))
+    return queues.pop() if len(queues) == 1 and len(items) <= CHUNK else None
+
+
+def _checked(batches: Iterable[Sequence[PushItem]], max_payload: int) -> Iterator[Sequence[PushItem]]:
+    for items in batches:
+        checks.check_items(items, max_payload)
+        yield items
 
 
 def _queue_of_item(item: PushItem) -> str:

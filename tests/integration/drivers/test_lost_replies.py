@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from redis.exceptions import ResponseError
 
 from millstream.drivers.redis_calls import Numbers
 from millstream.drivers.stream import StreamDriver
@@ -61,6 +62,50 @@ def test_a_push_whose_reply_was_lost_adds_nothing_though_the_job_ran_in_between(
     assert proxy.faults["dropped_replies"] == 1
     # The control shows that the call was repeated, and what would have happened.
     assert numbers(drain(worker)) == ([] if remembers else [0, 1, 2])
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2], ids=["first", "second", "last"])
+def test_thousands_that_were_sent_ahead_are_added_once_each_and_in_order(
+    server: RedisServer, proxy: TcpProxy, opened: Open, lost: int
+) -> None:
+    producer, worker = through(proxy, opened), opened(server.url)
+    push(producer, "warm-up", queue="other")
+    batches = [[item(1000 * part + n) for n in range(1000)] for part in range(3)]
+    cut_off(proxy, batches[lost][0].id)
+    answers = [answer for ids in producer.push_batches(batches) for answer in ids]
+    assert proxy.faults["dropped_replies"] == 1
+    assert answers == [each.id for batch in batches for each in batch]
+    assert numbers(drain(worker)) == list(range(3000))
+
+
+def test_thousands_that_the_server_does_not_know_the_script_for(server: RedisServer, opened: Open) -> None:
+    producer = opened(server.url)
+    with server.client() as client:
+        client.script_flush()
+    batches = [[item(1000 * part + n) for n in range(1000)] for part in range(3)]
+    assert sum(len(ids) for ids in producer.push_batches(batches)) == 3000
+    assert numbers(drain(producer)) == list(range(3000))
+
+
+def test_a_copy_of_a_push_that_arrives_late_does_nothing(
+    server: RedisServer, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = opened(server.url)
+    sent = []
+    exchange = producer._steps._writes.link.exchange  # type: ignore[attr-defined]
+
+    def noted(key: str, args: tuple[object, ...], timeout: float | None = None) -> object:
+        sent.append((key, args))
+        return exchange(key, args, timeout)
+
+    monkeypatch.setattr(producer._steps._writes, "_exchange", noted)  # type: ignore[attr-defined]
+    push(producer, "first")
+    late = next((key, args) for key, args in sent if args[0] == "EVALSHA")
+    push(producer, "second")
+    drain(producer)
+    with pytest.raises(ResponseError, match="STALE"):
+        exchange(*late)
+    assert producer.size(Q).waiting == 0
 
 
 def test_a_push_that_gave_up_and_is_made_again_adds_nothing(

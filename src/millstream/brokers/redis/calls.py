@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from redis.exceptions import NoScriptError
@@ -18,6 +21,7 @@ from millstream.brokers.redis.scripts import Script
 from millstream.errors import BrokerClosed, BrokerUnavailable
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
+Call = tuple[tuple[str, ...], tuple[Argument, ...]]  # the keys and arguments of a script
 
 
 class Caller:
@@ -59,6 +63,42 @@ class Caller:
         raise BrokerUnavailable(
             f"the server at {self.link.address} forgets its scripts as soon as they are loaded"
         )
+
+    def scripts(
+        self, script: Script, calls: Iterable[Call]
+    ) -> Iterator[Any]:
+        """What a script returns to each of many calls, given by their keys and arguments.
+
+        A call is made and sent while the server works at the one before. The calls must be such that
+        executing them twice does no harm, and their first keys must be in one place.
+        """
+        left = iter(calls)
+        while first := next(left, None):
+            if self.closed:
+                raise BrokerClosed
+            commands = _Commands(script, chain((first,), left))
+            unanswered, late = commands.unanswered, deque[Any]()
+            try:
+                for answer in self.link.ahead(first[0][0], commands):
+                    if commands.stopped or isinstance(answer, Exception):
+                        # What was refused is made again before anything else is sent: the order stays.
+                        commands.stopped = True
+                        late.append(answer)
+                    else:
+                        yield answer
+                        unanswered.popleft()
+            except FAILURES:
+                pass  # what was not answered is called again
+            while unanswered:
+                again = not late or isinstance(late[0], Exception)
+                yield self._again(script, *unanswered[0]) if again else late[0]
+                unanswered.popleft()
+                if late:
+                    late.popleft()
+
+    def _again(self, script: Script, keys: tuple[str, ...], args: tuple[Argument, ...]) -> Any:
+        """Call a script the usual way, which survives a failure or says what it means."""
+        return self.script(script, keys, *args)
 
     def stop(self) -> None:
         """Refuse every later call. The link stays open for others."""
@@ -106,6 +146,21 @@ class Caller:
                 return self._exchange(key, args, timeout)
             except FAILURES as again:
                 error = again
+
+
+class _Commands:
+    """The commands that call a script, until it is told to stop. It knows which have been asked for."""
+
+    def __init__(self, script: Script, calls: Iterable[Call]) -> None:
+        self._digest, self._calls = script.digest, iter(calls)
+        self.unanswered: deque[Call] = deque()
+        self.stopped = False
+
+    def __iter__(self) -> Iterator[tuple[Argument, ...]]:
+        while not self.stopped and (call := next(self._calls, None)):
+            self.unanswered.append(call)
+            keys, args = call
+            yield ("EVALSHA", self._digest, len(keys), *keys, *args)
 
 
 class _ScriptGone(Exception):

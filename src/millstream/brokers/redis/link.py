@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, cast
 
 import hiredis
@@ -45,6 +46,13 @@ class Link(Protocol):
         """The server's answer. Raises NotSent, ReplyLost, or the client library's error for an answer.
 
         ``timeout`` is how long the answer may take where that is not the usual socket timeout.
+        """
+
+    def ahead(self, key: str, commands: Iterable[tuple[Argument, ...]]) -> Iterator[Any]:
+        """The answers to commands on ``key``, of which the next is made and sent before the last is answered.
+
+        An error that the server answers is yielded. Raises NotSent or ReplyLost where the connection fails:
+        what has not been answered by then may have been executed.
         """
 
     def slot(self, key: str) -> int:
@@ -100,6 +108,43 @@ def converse(
             # answer to the next command.
             connection.disconnect()
         pool.release(connection)
+
+
+def converse_ahead(pool: ConnectionPool | Stack, commands: Iterable[tuple[Argument, ...]]) -> Iterator[Any]:
+    """Send commands over one connection, each before the answer to the one before is read."""
+    try:
+        connection: Any = pool.get_connection()
+    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        if getattr(error, "status_code", None):
+            raise
+        raise NotSent from error
+    waiting = 0
+    try:
+        for args in commands:
+            connection.send_packed_command((_pack(args),), check_health=False)
+            waiting += 1
+            if waiting > 1:
+                answer = _answer(connection)
+                waiting -= 1
+                yield answer
+        while waiting:
+            answer = _answer(connection)
+            waiting -= 1
+            yield answer
+    except (RedisConnectionError, RedisTimeoutError) as error:
+        waiting = waiting or 1
+        raise ReplyLost from error
+    finally:
+        if waiting:
+            connection.disconnect()  # as above: no answer of ours may become that of another command
+        pool.release(connection)
+
+
+def _answer(connection: Any) -> Any:
+    try:
+        return connection.read_response(True, disconnect_on_error=True)
+    except ResponseError as error:
+        return error
 
 
 class Stack:
@@ -158,6 +203,9 @@ class PoolLink:
     def exchange(self, key: str, args: tuple[Argument, ...], timeout: float | None = None) -> Any:
         return converse(self._source, args, timeout)
 
+    def ahead(self, key: str, commands: Iterable[tuple[Argument, ...]]) -> Iterator[Any]:
+        return converse_ahead(self._source, commands)
+
     def slot(self, key: str) -> int:
         return 0
 
@@ -193,6 +241,9 @@ class ClusterLink:
                 self._refresh(node)
                 raise
         raise NotSent from RedisConnectionError(f"slot {slot} was redirected {MAX_REDIRECTIONS} times")
+
+    def ahead(self, key: str, commands: Iterable[tuple[Argument, ...]]) -> Iterator[Any]:
+        return (self.exchange(key, args) for args in commands)  # any of them may be redirected
 
     def slot(self, key: str) -> int:
         return cast(int, self._cluster.keyslot(key))

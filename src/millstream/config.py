@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from millstream.brokers.base import StreamBroker
 from millstream.brokers.local import LocalStreamBroker
 from millstream.drivers.base import Driver
-from millstream.errors import ConfigurationError, MissingExtra, UnknownScheme
+from millstream.errors import ConfigurationError, InvalidInput, MissingExtra, UnknownScheme
 from millstream.options import unknown_option
+from millstream.settings import DEFAULT_URL
 
 _REDIS_SCHEMES = (
     "redis",
@@ -53,7 +54,7 @@ _REDIS_QUEUE_OPTIONS = {
     "ssl_min_version",
     "ssl_ciphers",
 }
-# As in drivers/sql/driver.py and sql/engine.py, for the same reason.
+# As in drivers/sql/driver.py and sql/engine.py, which take long to import.
 _SQL_QUEUE_OPTIONS = {
     "retry_for",
     "tables",
@@ -70,8 +71,8 @@ _shared_lock = threading.Lock()
 _LOCAL_OPTIONS = {"max_stream_length": int, "max_payload": int, "key_ttl": float}
 
 
-def open_broker(url: str = "memory://", **options: Any) -> StreamBroker:
-    """The stream broker that ``url`` names.
+def open_broker(url: str = DEFAULT_URL, **options: Any) -> StreamBroker:
+    """The stream broker that ``url`` names; without one, that of the file millstream.db in this folder.
 
     ``options`` are those of its class, such as ``max_stream_length``, and may stand in the URL as well
     (``memory://?max_stream_length=100``; ``none`` for None). Each call for ``memory://`` gives a new
@@ -92,12 +93,8 @@ def open_broker(url: str = "memory://", **options: Any) -> StreamBroker:
             raise MissingExtra("redis", error.name) from error
         return RedisStreamBroker(url, **options)
     if scheme.partition("+")[0] in _SQL_SCHEMES:
-        try:
-            from millstream.brokers.sql import SqlStreamBroker  # noqa: PLC0415 - an extra
-        except ModuleNotFoundError as error:
-            if error.name != "sqlalchemy":
-                raise
-            raise MissingExtra("sql", error.name) from error
+        from millstream.brokers.sql import SqlStreamBroker  # noqa: PLC0415 - slow to import
+
         return SqlStreamBroker(url, **options)
     raise UnknownScheme(scheme, tuple(f"{known}://" for known in _SCHEMES))
 
@@ -125,12 +122,8 @@ def open_driver(url: str, *, max_body: int, **options: Any) -> tuple[Driver, boo
 
 
 def _open_sql_driver(url: str, max_body: int, options: dict[str, Any]) -> Driver:
-    try:
-        from millstream.drivers.sql import SqlDriver  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        if error.name != "sqlalchemy":
-            raise
-        raise MissingExtra("sql", error.name) from error
+    from millstream.drivers.sql import SqlDriver  # noqa: PLC0415 - slow to import
+
     return SqlDriver(url, max_payload=max_body, **options)
 
 
@@ -143,12 +136,33 @@ def check_connection_options(url: str, options: Mapping[str, Any]) -> None:
         if scheme in _PLANNED:
             error.args = (f"{scheme}:// is not available yet; available are: {', '.join(error.known)}",)
         raise error
-    allowed = {"codec", "max_payload", "prefix"} | (_SQL_QUEUE_OPTIONS if sql else {"key_ttl"})
+    allowed = {"codec", "max_payload", "prefix", "archive", "history"}
+    allowed |= _SQL_QUEUE_OPTIONS if sql else {"key_ttl"}
     if scheme in _REDIS_SCHEMES:
         allowed |= _REDIS_QUEUE_OPTIONS
     for name in options:
         if name not in allowed:
             raise ConfigurationError(unknown_option("queue option", name, allowed))
+    _check_recording(options)
+
+
+def _check_recording(options: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError where ``archive`` or ``history`` could never work."""
+    if "history" in options:
+        from millstream.history import history_options  # noqa: PLC0415 - few need it
+
+        _check_option("history", history_options, options["history"])
+    if options.get("archive") is not None:
+        from millstream.archive import open_archive  # noqa: PLC0415 - slow to import
+
+        _check_option("archive", open_archive, options["archive"])
+
+
+def _check_option(name: str, check: Callable[[Any], object], value: object) -> None:
+    try:
+        check(value)
+    except (ConfigurationError, InvalidInput) as error:
+        raise ConfigurationError(f"option {name!r}: {error}") from None
 
 
 def scheme_of(url: str) -> str:

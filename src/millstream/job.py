@@ -17,7 +17,7 @@ from millstream.drivers.base import Reservation
 from millstream.envelope import Envelope
 from millstream.errors import ConfigurationError, InvalidInput
 from millstream.fields import Schema, class_fields, function_fields
-from millstream.options import DEFAULTS, OPTION_NAMES, JobOptions, Seconds, delay_or_time, merge
+from millstream.options import DEFAULTS, OPTION_NAMES, TYPE_OPTIONS, JobOptions, Seconds, delay_or_time, merge
 from millstream.registry import JobType, Registry, Upcaster, default_registry
 
 P = ParamSpec("P")
@@ -38,7 +38,7 @@ class Job:
     ``handle`` is registered under its name: ``module.Class``, or what ``name=`` says. In a program's main
     module, where Python knows no module name, it is the file's name without its ending, so that
     ``python app.py`` and a worker that imports ``app`` mean the same type. Options (`JobOptions`) are
-    inherited, except ``name`` and ``version``.
+    inherited, except ``name``, ``version`` and ``cron``.
     """
 
     __hash__ = None  # type: ignore[assignment]  # compared by value, and its fields may change
@@ -202,16 +202,16 @@ class Job:
 def _reserved() -> frozenset[str]:
     """The names that a field cannot have: options, and whatever a job has already.
 
-    ``name`` and ``version`` are said of a class alone, never of one job: a field of that name does no harm.
+    What is said of a class alone, never of one job, such as ``name``: a field of that name does no harm.
     """
-    options = frozenset(OPTION_NAMES) - {"name", "version"}
+    options = frozenset(OPTION_NAMES) - frozenset(TYPE_OPTIONS)
     return options | {name for name in dir(Job) if not name.startswith("__")}
 
 
 def _job_type(cls: type[Job], schema: Schema, options: dict[str, Any]) -> JobType:
     """What is known of ``cls``: the fields, the options and the name."""
     inherited: JobType | None = getattr(cls, "_type", None)
-    base = DEFAULTS if inherited is None else msgspec.structs.replace(inherited.options, name=None, version=1)
+    base = DEFAULTS if inherited is None else _inherited(inherited.options)
     merged = merge(cls.__qualname__, base, options)
     origin = _origin(cls)
     if isinstance(merged.unique_key, tuple):
@@ -219,6 +219,10 @@ def _job_type(cls: type[Job], schema: Schema, options: dict[str, Any]) -> JobTyp
             if name not in schema.names:
                 raise ConfigurationError(f"{cls.__qualname__}: unique_key names {name!r}, which is no field")
     return cls._type_class(merged.name or origin, cls, merged, schema, origin)
+
+
+def _inherited(options: JobOptions) -> JobOptions:
+    return msgspec.structs.replace(options, **{name: getattr(DEFAULTS, name) for name in TYPE_OPTIONS})
 
 
 def _origin(cls: type) -> str:

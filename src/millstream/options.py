@@ -50,10 +50,15 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     version: int = 1  # of the fields' schema; see Job.upcast
     name: str | None = None  # the type's name on the wire; None: from the module and the class
+    cron: str | None = None  # push it by itself at these times; see schedule.py
+    tz: str = "UTC"  # of cron
+    catch_up: str = "last"  # of cron: ticks that were missed while no worker ran: "none", "last" or "all"
 
 
 DEFAULTS = JobOptions()
 OPTION_NAMES = JobOptions.__struct_fields__
+# What is said of a type and never of one job: a field may be called so, and a subclass does not inherit it.
+TYPE_OPTIONS = ("name", "version", "cron", "tz", "catch_up")
 
 
 def merge(owner: str, options: JobOptions, changes: Mapping[str, Any]) -> JobOptions:
@@ -160,6 +165,12 @@ def _unique_key(name: str, value: Any) -> UniqueKey | None:
     raise InvalidInput(f"{name} must be a function of the job, a list of its fields or a text, not {value!r}")
 
 
+def _schedule() -> Any:
+    from millstream import schedule  # noqa: PLC0415 - few jobs have one, and it imports jobs
+
+    return schedule
+
+
 def _plain_name(kind: str) -> Callable[[str, Any], str | None]:
     return lambda name, value: None if value is None else check_name(kind, value)
 
@@ -180,5 +191,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "tags": _tags,
     "version": _whole,
     "name": _plain_name("job type"),
+    "cron": lambda name, value: value if value is None else _schedule().check_cron(value),
+    "tz": lambda name, value: _schedule().zone(value).key,
+    "catch_up": lambda name, value: _schedule().check_catch_up(value),
 }
 assert _CHECKS.keys() == set(OPTION_NAMES)

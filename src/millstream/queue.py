@@ -6,7 +6,7 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -22,25 +22,32 @@ from millstream.keeping import JobView
 from millstream.options import (
     DEFAULTS,
     OPTION_NAMES,
+    TYPE_OPTIONS,
     Seconds,
     check_queue_name,
     delay_or_time,
     merge,
+    seconds,
     unknown_option,
 )
 from millstream.packing import ENVELOPE_ROOM, BoundedCodec, Packer
 from millstream.producer import Producer
+from millstream.recording.driver import Recorder, RecordingDriver
 from millstream.registry import Registry, default_registry
+from millstream.schedule import CatchUp, Schedule, Schedules, make_schedule
 from millstream.settings import Settings, load_settings, settings_of
 from millstream.taking import QueueTaker, reservation_of
 from millstream.tasks import register_handler
 
 if TYPE_CHECKING:
+    from millstream.archive import SqlArchive
+    from millstream.history import HistoryOptions
     from millstream.worker import Worker
 
 F = TypeVar("F", bound=Callable[..., Any])
 CODECS: dict[str, Callable[[], Codec]] = {"json": JsonCodec, "msgpack": MsgpackCodec}
 Router = Callable[[str], "Queue"]
+OWN_OPTIONS = ("codec", "max_payload", "archive", "history")  # of `connect`; the others are the driver's
 
 __all__ = ["JobView", "Queue", "QueueManager", "connect"]
 
@@ -51,6 +58,8 @@ class Queue(QueueTaker):
     ``name`` is that of the connection. ``codec`` is "json" (the default), "msgpack" or an object.
     ``max_payload`` bounds the bytes of a job's fields, when they are sent and before they are read.
     ``router`` finds the queue object of another connection, for jobs that say `on_connection`.
+    ``archive`` (a SqlArchive, or its URL) and ``history`` (True, or the stream's name) record what happens to
+    the jobs, in the background; see `docs/archive.md`.
     """
 
     def __init__(
@@ -64,6 +73,8 @@ class Queue(QueueTaker):
         url: str = "",
         router: Router | None = None,
         close_driver: bool = True,
+        archive: SqlArchive | str | Mapping[str, Any] | None = None,
+        history: bool | str | Mapping[str, Any] | HistoryOptions = False,
     ) -> None:
         if isinstance(max_payload, bool) or not isinstance(max_payload, int) or max_payload < 1:
             raise ConfigurationError(
@@ -71,11 +82,19 @@ class Queue(QueueTaker):
             )
         bounded = BoundedCodec(_codec(codec), max_payload + ENVELOPE_ROOM)
         known = Registry(default_registry) if registry is None else registry
+        self.recorder: Recorder | None = None
+        if archive is not None or history:  # else nothing stands between a push and its driver
+            from millstream.recording.opening import open_recorder  # noqa: PLC0415 - few need it
+
+            self.recorder = open_recorder(driver, bounded, archive, history)
+        if self.recorder is not None:
+            driver = RecordingDriver(driver, self.recorder)
         super().__init__(driver, bounded, known, max_payload)
         self.name, self.url = check_name("connection", name), url
         self._packer = Packer(self.codec, max_payload)
-        self._producer = Producer(driver.push)
+        self._producer = Producer(self.driver.push)
         self._router, self._close_driver = router, close_driver
+        self._schedules = Schedules(self)
         self._workers: set[Worker] = set()
         self._workers_lock = threading.Lock()
 
@@ -94,6 +113,9 @@ class Queue(QueueTaker):
         commits, and was never there if the caller rolls back. Only queues on SQL databases can do that.
         """
         target = self._target(job)
+        if type(job._ticket) is Arrived:
+            job._id, job._ticket = job._ticket, None
+            return job._id
         item = target._packer.pack(job, time.time())
         try:
             (job_id,) = _push_items(target.driver, [item], session)
@@ -106,24 +128,41 @@ class Queue(QueueTaker):
     def push_many(self, jobs: Iterable[Job], *, session: Any = None) -> list[str]:
         """Push jobs in their order, a round trip per thousand and queue; their ids.
 
-        All are checked before the first is sent. ``session`` is that of `push`.
+        All are checked before the first is sent. If this raises BrokerUnavailable, some thousands may have
+        been pushed; pushing the same objects again adds nothing twice. ``session`` is that of `push`.
         """
-        now = time.time()
         listed = list(jobs)
         targets = [self._target(job) for job in listed]
-        if targets.count(self) == len(targets):
-            items = self._packer.pack_many(listed, now)
-        else:
-            items = [target._packer.pack(job, now) for target, job in zip(targets, listed, strict=True)]
+        if any(type(job._ticket) is Arrived for job in listed):
+            return self._push_rest(listed, session)
+        now = time.time()
+        made: list[str] = []  # the ids of what may have been sent
+        ids: list[str] = []  # of what is known to have arrived
         try:
-            ids = _push_each(targets, items, session)
+            if targets.count(self) == len(targets) and session is None:
+                for got in self.driver.push_batches(_noting(self._packer.batches(listed, now), made)):
+                    ids += got
+            else:
+                items = [target._packer.pack(job, now) for target, job in zip(targets, listed, strict=True)]
+                made += [item.id for item in items]
+                ids = _push_each(targets, items, session)
         except BaseException:
-            for job, item in zip(listed, items, strict=True):
-                job._ticket = item.id
+            for job, job_id in zip(listed, made, strict=False):
+                job._ticket = job_id
+            for job, job_id in zip(listed, ids, strict=False):
+                job._ticket = Arrived(job_id)
             raise
         for job, job_id in zip(listed, ids, strict=True):
             job._id, job._ticket = job_id, None
         return ids
+
+    def _push_rest(self, listed: list[Job], session: Any) -> list[str]:
+        """What an earlier call could not push; the ids of all of ``listed``."""
+        self.push_many([job for job in listed if type(job._ticket) is not Arrived], session=session)
+        for job in listed:
+            if type(job._ticket) is Arrived:
+                job._id, job._ticket = job._ticket, None
+        return [job._id or "" for job in listed]
 
     async def push_async(self, job: Job) -> str:
         """As `push`, for asyncio programs: the loop is never blocked.
@@ -157,7 +196,7 @@ class Queue(QueueTaker):
         check_name("job type", type_name)
         known = self.registry.get(type_name)
         base = DEFAULTS if known is None else known.options
-        for fixed in ("name", "version"):
+        for fixed in TYPE_OPTIONS:
             if fixed in options:
                 raise InvalidInput(f"enqueue({type_name!r}): {fixed} is said where the type is defined")
         for name in options:
@@ -193,6 +232,37 @@ class Queue(QueueTaker):
             if not (isinstance(cls, type) and issubclass(cls, Job) and cls is not Job):
                 raise InvalidInput(f"register_job_classes takes subclasses of Job, not {cls!r}")
             self.registry.register(cls._type)
+
+    # -- schedules ---------------------------------------------------------------------------------
+
+    def schedule(
+        self,
+        name: str,
+        when: str | Seconds,
+        job: Job | JobFunction[..., Any] | type[Job],
+        *,
+        tz: str = "UTC",
+        catch_up: CatchUp = "last",
+    ) -> None:
+        """Let every worker of this queue object push ``job`` at the times of ``when``, each time once.
+
+        ``when`` is a cron expression (in the time zone ``tz``), or seconds between two pushes. ``catch_up``
+        says what becomes of ticks that were missed while no worker ran: "none", only the "last", or "all".
+        Schedules live in the program, not on the server: declare them where the workers import them. How
+        many workers do so does not matter. The same name again replaces it. See `docs/cron.md`.
+        """
+        self._schedules.add(make_schedule(name, when, job, tz=tz, catch_up=catch_up))
+
+    def unschedule(self, name: str) -> bool:
+        """Forget a schedule, also one that a job type declares (by the type's name); whether there was one.
+
+        Only this queue object forgets it: workers of programs that still declare it go on.
+        """
+        return self._schedules.remove(name)
+
+    def schedules(self) -> list[Schedule]:
+        """The schedules that workers of this queue object push: given to it, or declared by job types."""
+        return self._schedules.all()
 
     # -- working -----------------------------------------------------------------------------------
 
@@ -230,10 +300,20 @@ class Queue(QueueTaker):
 
     # -- life --------------------------------------------------------------------------------------
 
+    def flush(self, timeout: float = 30.0) -> bool:
+        """Write every record of what happened before this call; whether that was done in time.
+
+        For a program that may be killed and must not lose one. Without ``archive`` and ``history`` there is
+        nothing to do.
+        """
+        return self.recorder is None or self.recorder.flush(seconds("timeout", timeout))
+
     def close(self) -> None:
         """Send what push_async still holds, end workers that run here, and give back the connections."""
         self.stop()
         self._producer.close()
+        if self.recorder is not None:
+            self.recorder.close()
         if self._close_driver:
             self.driver.close()
 
@@ -281,6 +361,16 @@ def _codec(codec: str | Codec) -> Codec:
         return CODECS[codec]()
     except KeyError:
         raise ConfigurationError(f"{codec!r} is not a codec; use one of {', '.join(CODECS)}") from None
+
+
+class Arrived(str):
+    """The ticket of a job that was pushed by a `push_many` that failed later: it need not be sent again."""
+
+
+def _noting(batches: Iterable[list[PushItem]], made: list[str]) -> Iterator[list[PushItem]]:
+    for items in batches:
+        made += [item.id for item in items]
+        yield items
 
 
 def _push_items(driver: Driver, items: list[PushItem], session: Any) -> list[str]:
@@ -381,6 +471,22 @@ class QueueManager:
         """As Queue.register_job_classes, for every connection."""
         self.connection().register_job_classes(classes)
 
+    def schedule(
+        self,
+        name: str,
+        when: str | Seconds,
+        job: Job | JobFunction[..., Any] | type[Job],
+        *,
+        tz: str = "UTC",
+        catch_up: CatchUp = "last",
+    ) -> None:
+        """As Queue.schedule, for the workers of the default connection."""
+        self.connection().schedule(name, when, job, tz=tz, catch_up=catch_up)
+
+    def unschedule(self, name: str) -> bool:
+        """As Queue.unschedule."""
+        return self.connection().unschedule(name)
+
     def pop(self, queue: str | None = None, connection: str | None = None, **options: Any) -> Job | None:
         """Take one job; see Queue.pop."""
         return self.connection(connection).pop(queue, **options)
@@ -441,9 +547,11 @@ class QueueManager:
 def connect(url: str | None = None, **options: Any) -> Queue:
     """The queue object for ``url``, or for the default connection of millstream.toml and the environment.
 
+    Where neither says one, the jobs are in the SQLite file millstream.db in the working folder.
+
     ``options``: ``codec`` ("json" or "msgpack"), ``max_payload`` (bytes), ``prefix`` (of the names on the
-    server), ``name`` (of the connection), ``registry``, and those of the driver. Raises UnknownScheme,
-    ConfigurationError, and what connecting raises: BrokerUnavailable, AccessDenied.
+    server), ``name`` (of the connection), ``registry``, ``archive``, ``history``, and those of the driver.
+    Raises UnknownScheme, ConfigurationError, and what connecting raises: BrokerUnavailable, AccessDenied.
 
     ``memory://`` is private to the object that is returned; ``memory://name`` is shared by that name within
     the process, as long as it runs.
@@ -463,7 +571,7 @@ def connect(url: str | None = None, **options: Any) -> Queue:
 def _open_queue(
     url: str, options: dict[str, Any], name: str, registry: Registry | None, router: Router | None
 ) -> Queue:
-    own = {option: options.pop(option) for option in ("codec", "max_payload") if option in options}
+    own = {option: options.pop(option) for option in OWN_OPTIONS if option in options}
     max_payload = own.get("max_payload", DEFAULT_MAX_PAYLOAD)
     _check_max_payload(max_payload)
     driver, shared = open_driver(url, max_body=max_payload + ENVELOPE_ROOM, **options)

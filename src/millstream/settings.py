@@ -5,6 +5,8 @@
     [connections.main]
     url = "redis://localhost:6379/0"
     prefix = "shop"
+    history = true                       # or the name of the stream
+    archive = "sqlite:///archive.db"     # or a table: { url = "…", completed = false, retention = 604800 }
 
     [connections.local]
     url = "memory://"
@@ -17,7 +19,8 @@
 The environment wins over the file: MILLSTREAM_URL is the URL of the default connection,
 MILLSTREAM_CONNECTIONS__NAME__URL (or another option in its place) that of the connection "name", and
 MILLSTREAM_DEFAULT names the default one. MILLSTREAM_CONFIG is the path of the file, where it is not
-millstream.toml in the current folder.
+millstream.toml in the current folder. Where nothing says where the jobs are, they are in the SQLite file
+millstream.db in the current folder.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import itertools
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -36,10 +39,16 @@ from millstream.errors import ConfigurationError
 from millstream.options import check_queue_name, unknown_option
 
 FILE_NAME = "millstream.toml"
-DEFAULT_URL = "memory://"  # what a program gets that says nothing; a file that survives it would be better
+# What a program gets that says nothing: a file in the working folder, which survives the program and which
+# several processes may use at once.
+DEFAULT_URL = "sqlite:///millstream.db"
 _PREFIX = "MILLSTREAM_CONNECTIONS__"
 _TOP = ("default", "connections", "worker")
-_NUMBERS = {"max_payload": int, "retry_for": float, "socket_timeout": float, "socket_connect_timeout": float}
+_SWITCH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_NUMBERS: dict[str, Callable[[str], Any]] = {
+    **{"max_payload": int, "retry_for": float, "socket_timeout": float, "socket_connect_timeout": float},
+    "history": lambda text: _SWITCH.get(text.lower(), text),  # or the stream's name
+}
 
 
 @dataclass(frozen=True)

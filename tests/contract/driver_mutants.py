@@ -195,6 +195,15 @@ class RetryDeadCopies(StreamDriver):
         return [item.id in letters for item in items]
 
 
+class RemembersNumbersWhileJobsExist(StreamDriver):
+    """A numbered push that is repeated after its jobs are done adds them again."""
+
+    def push_numbered(self, queue: str, line: str, number: int, items: Sequence[PushItem]) -> bool:
+        done = super().push_numbered(queue, line, number, items)
+        super().push(items)
+        return done
+
+
 # Which file of the suite is expected to notice, so that a run on the mutant stays short.
 MUTANTS: dict[type[Driver], str] = {
     CompletesForAnyone: "test_settling.py",
@@ -214,4 +223,5 @@ MUTANTS: dict[type[Driver], str] = {
     CancelTakesFromAnOwner: "test_looking.py",
     ResumeWakesNobody: "test_reserving.py",
     RetryDeadCopies: "test_dead.py",
+    RemembersNumbersWhileJobsExist: "test_numbered.py",
 }

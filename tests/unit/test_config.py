@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,15 @@ from millstream.errors import ConfigurationError, MissingExtra, UnknownScheme
 
 def test_memory_is_the_local_broker() -> None:
     assert isinstance(open_broker("memory://"), LocalStreamBroker)
-    assert isinstance(open_broker(), LocalStreamBroker)
+
+
+def test_no_url_is_a_file_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_broker() as broker:
+        broker.xadd("s", {"n": 1})
+    with open_broker("sqlite:///millstream.db") as again:
+        assert [message.data for message in again.xrange("s")] == [{"n": 1}]
+    assert (tmp_path / "millstream.db").is_file()
 
 
 def test_options_may_stand_in_the_url() -> None:

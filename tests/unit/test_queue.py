@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -228,11 +228,57 @@ def test_a_job_pushed_again_after_a_lost_reply_is_one_job(
         patch.setattr(queue.driver, "push", arrives_but_answers_not)
         with pytest.raises(BrokerUnavailable):
             queue.push(pushed)
+        patch.setattr(queue.driver, "push_batches", lambda batches: map(arrives_but_answers_not, batches))
         with pytest.raises(BrokerUnavailable):
             queue.push_many(many)
     queue.push(pushed)
     queue.push_many(many)
     assert queue.size("emails") == 3
+
+
+def test_a_push_of_many_that_failed_half_way_goes_on_where_it_was(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [Send(number) for number in range(2500)]
+    original = queue.driver.push_batches
+
+    def fails_after_the_first(batches: Iterable[Sequence[PushItem]]) -> Iterator[list[str]]:
+        pushed = original(batches)
+        yield next(pushed)
+        raise BrokerUnavailable("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.driver, "push_batches", fails_after_the_first)
+        with pytest.raises(BrokerUnavailable):
+            queue.push_many(jobs)
+    done = 0
+    while popped := queue.pop("emails"):  # what has arrived is done before the call is made again
+        queue.complete(popped)
+        done += 1
+    assert done in (1000, 2000), "a second thousand may have been sent ahead"
+    ids = queue.push_many(jobs)
+    assert queue.size("emails") == 2500 - done
+    assert len(set(ids)) == 2500
+    assert [job.id for job in jobs] == ids
+    assert len(set(queue.push_many(jobs)) | set(ids)) == 5000, "pushing them once more is a new push"
+
+
+def test_the_jobs_of_a_push_that_failed_can_be_pushed_one_by_one(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [Send(number) for number in range(1001)]
+    original = queue.driver.push_batches
+
+    def fails_after_the_first(batches: Iterable[Sequence[PushItem]]) -> Iterator[list[str]]:
+        yield next(original(batches))
+        raise BrokerUnavailable("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.driver, "push_batches", fails_after_the_first)
+        with pytest.raises(BrokerUnavailable):
+            queue.push_many(jobs)
+    assert [queue.push(job) for job in jobs] == [job.id for job in jobs]
+    assert queue.size("emails") == 1001
 
 
 def test_unique_jobs(queue: Queue) -> None:

@@ -63,11 +63,15 @@ def test_a_whole_file() -> None:
     assert settings.source == "millstream.toml"
 
 
-def test_nothing_said_is_memory() -> None:
+def test_nothing_said_is_a_file_in_the_working_folder(tmp_path: Path) -> None:
     settings = load_settings()
-    assert settings.connections["default"].url == "memory://"
+    assert settings.connections["default"].url == "sqlite:///millstream.db"
     with connect() as queue:
-        assert queue.driver.capabilities.durable is False
+        assert queue.driver.capabilities.durable is True
+        job_id = queue.enqueue("email.send")
+    with connect() as queue:
+        assert queue.find(job_id) is not None
+    assert (tmp_path / "millstream.db").is_file()
 
 
 @pytest.mark.parametrize(

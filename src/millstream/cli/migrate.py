@@ -6,7 +6,6 @@ import click
 from rich.text import Text
 
 from millstream.cli.common import console
-from millstream.errors import MissingExtra
 
 
 @click.group("migrate")
@@ -19,10 +18,8 @@ def command() -> None:
 @click.option("--prefix", default="millstream_", show_default=True, help="What the tables' names begin with.")
 def schema(url: str, prefix: str) -> None:
     """Create or update the tables in the database at URL. Forward only; safe while workers run."""
-    try:
-        from millstream.sql import Database, latest_version, parse_url  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        raise MissingExtra("sql", error.name or "sqlalchemy") from error
+    from millstream.sql import Database, latest_version, parse_url  # noqa: PLC0415 - slow to import
+
     database = Database.open(parse_url(url), prefix=prefix, create=True)
     database.close()
     console().print(Text(f"the tables are at version {latest_version()}"))

@@ -24,12 +24,12 @@ from millstream.sql.engine import EngineOptions, Target, open_engine
 from millstream.sql.failures import Kind, kind_of, translate
 from millstream.sql.migrations import check_schema, migrate
 from millstream.sql.schema import DEFAULT_PREFIX, Tables
+from millstream.sql.writing import SqliteWriter, driver_of, execute
 
 T = TypeVar("T")
 S = TypeVar("S")
 
 _BEGIN = {
-    "sqlite": "BEGIN IMMEDIATE",  # the lock first: upgrading a reader's transaction may fail at any moment
     "postgresql": "BEGIN ISOLATION LEVEL READ COMMITTED",
     "mysql": "START TRANSACTION",
 }
@@ -54,9 +54,9 @@ class Database:
         self.tables = Tables(prefix)
         self.options = options
         self.engine: Engine = open_engine(target, options)
-        # SQLite has one writer at a time. Threads of this process wait here, in turn; SQLite's own way of
-        # waiting is to sleep for longer and longer.
-        self._writer = threading.Lock() if self.backend == "sqlite" else None
+        self._writer = (
+            SqliteWriter(self.engine, options, target.address) if self.backend == "sqlite" else None
+        )
         self._parts: dict[type[Any], Any] = {}
         self._users = 0
         self._ready = False
@@ -102,6 +102,8 @@ class Database:
                     del self._shared[identity]
         for part in self._parts.values():
             part.close()
+        if self._writer is not None:
+            self._writer.close()
         self.engine.dispose()
 
     def part(self, kind: type[S]) -> S:
@@ -182,7 +184,7 @@ class Database:
                     try:
                         result = work(connection)
                         committing = True
-                        connection.exec_driver_sql("COMMIT")
+                        self._commit(connection)
                         return result
                     except BaseException:
                         self._roll_back(connection)
@@ -198,50 +200,19 @@ class Database:
 
     @contextmanager
     def _writing(self, durable: bool) -> Iterator[Connection]:
-        if self._writer is None:
-            with self._connect() as connection:
-                connection.exec_driver_sql(_BEGIN[self.backend])
+        if self._writer is not None:
+            with self._writer.turn(durable=durable) as connection:
                 yield connection
             return
-        if not self._writer.acquire(timeout=self.options.lock_timeout):
-            raise BrokerUnavailable(
-                f"{self.target.address} is locked: another thread was writing for longer than lock_timeout"
-            )
-        try:
-            with self._connect() as connection:
-                relaxed = not durable and self.options.synchronous == "full"
-                if relaxed:
-                    connection.exec_driver_sql("PRAGMA synchronous = normal")
-                try:
-                    self._take_turn(connection)
-                    yield connection
-                finally:
-                    if relaxed and not connection.closed:
-                        connection.exec_driver_sql("PRAGMA synchronous = full")
-        finally:
-            self._writer.release()
+        with self._connect() as connection:
+            connection.exec_driver_sql(_BEGIN[self.backend])
+            yield connection
 
-    def _take_turn(self, connection: Connection) -> None:
-        """Begin to write to a SQLite file, when the writers of other processes let us.
-
-        SQLite itself would sleep for longer and longer, up to a tenth of a second, while others that came
-        later take the lock: with four busy processes some calls took more than a second. Short pauses are
-        fairer.
-        """
-        driver: Any = connection.connection.driver_connection
-        deadline = time.monotonic() + self.options.lock_timeout
-        driver.execute("PRAGMA busy_timeout = 0")
-        try:
-            while True:
-                try:
-                    connection.exec_driver_sql(_BEGIN[self.backend])
-                    return
-                except SQLAlchemyError as error:
-                    if kind_of(error) is not Kind.BUSY or time.monotonic() >= deadline:
-                        raise
-                time.sleep(random.uniform(0.0002, 0.002))
-        finally:
-            driver.execute(f"PRAGMA busy_timeout = {int(self.options.lock_timeout * 1000)}")
+    def _commit(self, connection: Connection) -> None:
+        if self._writer is not None:
+            execute(driver_of(connection), "COMMIT")
+        else:
+            connection.exec_driver_sql("COMMIT")
 
     @staticmethod
     def _roll_back(connection: Connection) -> None:
@@ -253,7 +224,7 @@ class Database:
             # SQLite rolls back by itself when the disk is full, and says so. Anything else: do not use it
             # again.
             with suppress(SQLAlchemyError):
-                driver: Any = connection.connection.driver_connection
+                driver: Any = connection.connection.dbapi_connection
                 if not (hasattr(driver, "in_transaction") and not driver.in_transaction):
                     connection.invalidate()
 
@@ -316,7 +287,7 @@ class Database:
         """In a child process: leave the parent's connections alone, and begin with none."""
         self.engine.dispose(close=False)
         if self._writer is not None:
-            self._writer = threading.Lock()
+            self._writer.after_fork()
         for part in self._parts.values():
             part.after_fork()
 

@@ -25,6 +25,7 @@ from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.pool import QueuePool
 
 from millstream.errors import ConfigurationError, MissingExtra, UnknownScheme
+from millstream.sql import arrays
 from millstream.sql.clock import SQLITE_FUNCTION, sqlite_now
 
 BACKENDS = {
@@ -52,7 +53,8 @@ class EngineOptions:
     lock_timeout: float = 10.0
     # SQLite only. "full" syncs each addition to the disk before it returns, as the servers do by default,
     # so that it survives a power failure; "normal" survives the end of the process and leaves the syncing
-    # to checkpoints.
+    # to checkpoints. "always" syncs deliveries and acknowledgements too, which after a power failure would
+    # otherwise happen again.
     synchronous: str = "full"
 
     def __post_init__(self) -> None:
@@ -62,8 +64,10 @@ class EngineOptions:
                 raise ConfigurationError(f"{name} must be a number, 0 or more, not {value!r}")
         if self.pool_size < 1:
             raise ConfigurationError(f"pool_size must be at least 1, not {self.pool_size!r}")
-        if self.synchronous not in ("full", "normal"):
-            raise ConfigurationError(f"synchronous must be 'full' or 'normal', not {self.synchronous!r}")
+        if self.synchronous not in ("always", "full", "normal"):
+            raise ConfigurationError(
+                f"synchronous must be 'always', 'full' or 'normal', not {self.synchronous!r}"
+            )
 
 
 ENGINE_OPTIONS: dict[str, Callable[[str], Any]] = {
@@ -218,7 +222,7 @@ def _set_up_sqlite(engine: Engine, options: EngineOptions) -> None:
     def connected(connection: sqlite3.Connection, _: object) -> None:
         connection.create_function(SQLITE_FUNCTION, 0, sqlite_now)
         connection.execute(f"PRAGMA busy_timeout = {int(options.lock_timeout * 1000)}")
-        connection.execute(f"PRAGMA synchronous = {options.synchronous}")
+        connection.execute(f"PRAGMA synchronous = {'normal' if options.synchronous == 'normal' else 'full'}")
         # A log that a long reader let grow is cut back, and sorting needs no file.
         connection.execute("PRAGMA journal_size_limit = 67108864")
         connection.execute("PRAGMA temp_store = memory")
@@ -228,6 +232,7 @@ def _set_up_postgres(engine: Engine, options: EngineOptions) -> None:
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _: object) -> None:
         connection.autocommit = True
+        arrays.register(connection)
         connection.execute(f"SET lock_timeout = {int(options.lock_timeout * 1000)}")
         # Every statement has its index. A plan that was made and kept while a table was small would go on
         # reading all of it when it has become large.

@@ -48,6 +48,9 @@ WORDS: dict[str, dict[str, str]] = {
         "space": "TEXT",
         "json": "TEXT",
         "bytes": "BLOB",
+        "label": "TEXT",
+        "state": "TEXT",
+        "double": "REAL",
         # One tree instead of a table and an index: half the pages to write for each row.
         "clustered": "WITHOUT ROWID",
         "updated_often": "",
@@ -62,6 +65,9 @@ WORDS: dict[str, dict[str, str]] = {
         "space": 'TEXT COLLATE "C"',
         "json": "TEXT",
         "bytes": "BYTEA",
+        "label": 'TEXT COLLATE "C"',
+        "state": 'TEXT COLLATE "C"',
+        "double": "DOUBLE PRECISION",
         "clustered": "",
         # Room beside each row, so that an update stays on its page and touches no index (HOT).
         "updated_often": "WITH (fillfactor = 30)",
@@ -80,6 +86,10 @@ WORDS: dict[str, dict[str, str]] = {
         "space": "VARBINARY(512)",  # it stands before a name in a key, and a key has 3072 bytes
         "json": "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         "bytes": "LONGBLOB",
+        # Texts that any client is to read as such, unlike a name; 2 KB at most, so that a key can hold one.
+        "label": "VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        "state": "VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin",
+        "double": "DOUBLE",
         "clustered": "ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
         "updated_often": "ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
         "churned": "ENGINE=InnoDB ROW_FORMAT=DYNAMIC",
@@ -237,6 +247,164 @@ MIGRATIONS = (
             ("jobs_lanes", "jobs", "queue, lane, pos"),
             ("holds_until", "holds", "until"),
             ("starts_queue", "starts", "queue, started_at"),
+        ),
+    ),
+    Migration(
+        3,
+        "history and archive of jobs",
+        (
+            # A record of history.py is a row. The key makes a batch that is written twice harmless.
+            """
+            CREATE TABLE IF NOT EXISTS {p}history (
+                seq {serial},
+                job_id {label} NOT NULL,
+                type {label} NOT NULL,
+                state {state} NOT NULL,
+                at {double} NOT NULL,
+                queue {label} NOT NULL,
+                priority {label} NOT NULL,
+                attempt INTEGER NOT NULL,
+                max_attempts INTEGER NOT NULL,
+                enqueued_at {double} NOT NULL,
+                due_at {double},
+                started_at {double},
+                seconds {double},
+                worker {label} NOT NULL,
+                error_type {label} NOT NULL,
+                error {json} NOT NULL,
+                traceback {json} NOT NULL,
+                tags {json} NOT NULL,
+                tenant {json} NOT NULL,
+                headers {json} NOT NULL,
+                payload {json} NOT NULL,
+                version INTEGER NOT NULL,
+                replay_of {label},
+                CONSTRAINT {p}history_once UNIQUE (job_id, at, state, attempt)
+            ) {plain}
+            """,
+            # What the columns mean is told in archive/statements.py.
+            """
+            CREATE TABLE IF NOT EXISTS {p}archive (
+                job_id {label} NOT NULL,
+                type {label} NOT NULL,
+                state {state} NOT NULL,
+                at {double} NOT NULL,
+                queue {label} NOT NULL,
+                priority {label} NOT NULL,
+                attempt INTEGER NOT NULL,
+                max_attempts INTEGER NOT NULL,
+                enqueued_at {double} NOT NULL,
+                due_at {double},
+                worker {label} NOT NULL,
+                error_type {label} NOT NULL,
+                error {json} NOT NULL,
+                tags {json} NOT NULL,
+                tenant {json} NOT NULL,
+                payload {json} NOT NULL,
+                replay_of {label},
+                body {json},
+                codec {state} NOT NULL,
+                unique_for {double} NOT NULL,
+                pending SMALLINT NOT NULL,
+                revision BIGINT NOT NULL,
+                PRIMARY KEY (job_id)
+            ) {plain}
+            """,
+        ),
+        (
+            ("history_at", "history", "at"),
+            ("history_type", "history", "type, state, at"),
+            ("archive_pending", "archive", "pending, enqueued_at, job_id"),
+            ("archive_at", "archive", "at, job_id"),
+            ("archive_type", "archive", "type, at"),
+            ("archive_state", "archive", "state, at"),
+        ),
+    ),
+    Migration(
+        4,
+        "outbox and inbox",
+        (
+            # What the columns mean is told in outbox/statements.py.
+            """
+            CREATE TABLE IF NOT EXISTS {p}outbox (
+                id {serial},
+                state SMALLINT NOT NULL DEFAULT 0,
+                lane {hash} NOT NULL,
+                connection {space} NOT NULL,
+                queue {name} NOT NULL,
+                job_id {name} NOT NULL,
+                priority {space} NOT NULL,
+                body {bytes} NOT NULL,
+                size BIGINT NOT NULL,
+                delay_ms BIGINT NOT NULL,
+                unique_key {bytes},
+                unique_ms BIGINT NOT NULL,
+                created_at BIGINT NOT NULL,
+                error {json}
+            ) {churned}
+            """,
+            """
+            CREATE TABLE IF NOT EXISTS {p}outbox_lanes (
+                lane {hash} NOT NULL,
+                connection {space} NOT NULL,
+                queue {name} NOT NULL,
+                line {space} NOT NULL,
+                number BIGINT NOT NULL,
+                batch {json},
+                owner {space},
+                until BIGINT NOT NULL,
+                error {json},
+                PRIMARY KEY (lane)
+            ) {updated_often}
+            """,
+            """
+            CREATE TABLE IF NOT EXISTS {p}inbox (
+                hash {hash} NOT NULL,
+                name {name} NOT NULL,
+                done_at BIGINT NOT NULL,
+                PRIMARY KEY (hash)
+            ) {plain}
+            """,
+        ),
+        (
+            ("outbox_lanes_rows", "outbox", "state, lane, id"),
+            ("inbox_done", "inbox", "done_at"),
+        ),
+    ),
+    Migration(
+        5,
+        "Spark's sink",
+        (
+            # What the columns mean is told in spark/sink/sql.py.
+            """
+            CREATE TABLE IF NOT EXISTS {p}sink_fences (
+                fence {space} NOT NULL,
+                batch BIGINT NOT NULL,
+                manifest {bytes},
+                expires_at BIGINT NOT NULL,
+                PRIMARY KEY (fence)
+            ) {updated_often}
+            """,
+            """
+            CREATE TABLE IF NOT EXISTS {p}sink_stages (
+                stage {space} NOT NULL,
+                blocks BIGINT NOT NULL,
+                expires_at BIGINT NOT NULL,
+                PRIMARY KEY (stage)
+            ) {updated_often}
+            """,
+            """
+            CREATE TABLE IF NOT EXISTS {p}sink_blocks (
+                stage {space} NOT NULL,
+                number BIGINT NOT NULL,
+                body {bytes} NOT NULL,
+                PRIMARY KEY (stage, number)
+            ) {churned}
+            """,
+        ),
+        (
+            ("sink_fences_expiry", "sink_fences", "expires_at"),
+            ("sink_stages_expiry", "sink_stages", "expires_at"),
         ),
     ),
 )

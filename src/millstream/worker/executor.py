@@ -100,7 +100,7 @@ class Executor:
             if not task.abandoned:
                 self._fail(task, job, error, started)
         else:
-            pipeline.succeeded(task)
+            pipeline.succeeded(task, started)
 
     def _run(self, runner: Runner, handle: Callable[[], object]) -> None:
         runner.inside = True

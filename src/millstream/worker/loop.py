@@ -85,7 +85,7 @@ class LoopExecutor:
             if not task.abandoned:
                 await self._fail(task, job, error, started)
         else:
-            pipeline.succeeded(task)
+            pipeline.succeeded(task, started)
 
     async def _timed(self, task: Task, handler: Coroutine[Any, Any, Any], timeout: float) -> None:
         # The watch as well: a handler that blocks the loop, or swallows its cancellation, is hung.

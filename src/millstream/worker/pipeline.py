@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from millstream import retry
 from millstream.drivers.base import Settlement
 from millstream.errors import JobTimeout
+from millstream.history import Ended
 from millstream.worker.heartbeat import Heartbeat
 from millstream.worker.parts import Holdings, Task, log
 from millstream.worker.settler import Settler
@@ -41,6 +42,7 @@ class Pipeline:
         worker: str,
     ) -> None:
         self.codec, self.worker = queue.codec, worker
+        self.recording = queue.recorder is not None
         self.holdings, self.settler, self.heartbeat, self.watch = holdings, settler, heartbeat, watch
 
     def may_start(self, task: Task, now: float) -> bool:
@@ -63,10 +65,26 @@ class Pipeline:
         job.attach(task.envelope, task.reservation)
         return job
 
-    def succeeded(self, task: Task) -> None:
+    def succeeded(self, task: Task, started: float) -> None:
         # Only now, after the effect: a crash before this line runs the job again.
-        if not task.abandoned:
+        if task.abandoned:
+            return
+        if self.recording:
+            self.settler.put(self._ended(task, started))
+        else:
             self.settler.put(retry.settle_success(task.reservation))
+
+    @staticmethod
+    def _ended(task: Task, started: float, cancelled: BaseException | None = None) -> Ended:
+        """The settlement of an attempt that did not fail, with what its record is to say."""
+        return Ended(
+            task.reservation,
+            "complete",
+            error="" if cancelled is None else str(cancelled),
+            at=time.time(),
+            seconds=round(time.monotonic() - started, 6),
+            cancelled=cancelled is not None,
+        )
 
     def failure(
         self, task: Task, error: BaseException, started: float
@@ -83,6 +101,8 @@ class Pipeline:
             seconds=time.monotonic() - started,
             now=time.time(),
         )
+        if self.recording and settlement.outcome == "complete":
+            settlement = self._ended(task, started, error)
         if settlement.outcome == "bury":
             log.error("job %s (%s) failed for good: %r", task.envelope.id, task.envelope.type, error)
         else:

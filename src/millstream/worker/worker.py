@@ -26,6 +26,7 @@ from millstream.worker.pipeline import Pipeline, timed_out
 from millstream.worker.reclaimer import Reclaimer
 from millstream.worker.scheduler import Scheduler
 from millstream.worker.settler import Settler
+from millstream.worker.ticker import TickerPart
 from millstream.worker.watch import Watch
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Worker:
         self._intake = Intake(queue, options, self._holdings, self._settler, self.id)
         self._fetcher = Fetcher(driver, self._intake, options, self.id)
         self._scheduler = Scheduler(driver, options.queues)
+        self._ticker = TickerPart(queue)
         self._heartbeat = Heartbeat(driver, self._holdings, options.lease, self.info)
         self._reclaimer = Reclaimer(driver, self._intake, self._heartbeat, options, self.id)
         self._watch = Watch(options.hard_timeout_grace, self._on_hung)
@@ -107,6 +109,7 @@ class Worker:
             "watch": self._watch.run,
             "reclaimer": self._reclaimer.run,
             "scheduler": self._scheduler.run,
+            "ticker": self._ticker.run,
             "fetcher": self._fetcher.run,
             "limits": self._keep_limits,
             "end": self._end,
@@ -236,7 +239,7 @@ class Worker:
         """The order matters: the leases are renewed until the very last outcome was accepted."""
         grace = self.options.grace if self._grace is None else self._grace
         deadline = time.monotonic() + grace
-        for part in (self._fetcher, self._reclaimer, self._scheduler):
+        for part in (self._fetcher, self._reclaimer, self._scheduler, self._ticker):
             part.stop()
         self._intake.close()
         self._threads.stop()
@@ -259,6 +262,8 @@ class Worker:
             log.error(
                 "the broker does not answer; what this worker held will be taken over when the leases end"
             )
+        if not self._queue.flush(LAST_WORDS):
+            log.error("not every record of what this worker did could be written in time")
         log.info("worker %s ended: %s", self.id, self.counters)
 
     @property

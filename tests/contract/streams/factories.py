@@ -84,6 +84,8 @@ def _waiting_threads() -> int:
 def _waits_in_a_read(frame: FrameType | None) -> bool:
     if frame is None or frame.f_code.co_name != "wait":
         return False
+    if frame.f_globals["__name__"].startswith("psycopg"):  # it waits for the database: it is not asleep yet
+        return False
     while frame is not None and frame.f_code.co_name not in ("xreadgroup", "xread"):
         frame = frame.f_back
     return frame is not None

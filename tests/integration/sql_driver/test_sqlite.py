@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from millstream.drivers.base import PushItem
 from millstream.drivers.sql import SqlDriver
+from millstream.drivers.sql.gathering import Push, _Ticket
 from millstream.errors import AccessDenied, BrokerFull, BrokerUnavailable
+from millstream.sql.writing import driver_of
 from tests.contract.drivers.helpers import Q, complete, counts, drain, ids, item, one, push, take
 from tests.integration.sql_driver.conftest import Open, start
+from tests.servers.process import wait_until
 
 
 def path_of(url: str) -> str:
@@ -64,7 +68,7 @@ def test_a_full_disk_gives_a_clear_error_and_loses_nothing(file_url: str, opened
     database = driver._database
 
     def limit(pages: str) -> None:
-        database.read(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages}").all())
+        database.write(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages}").all(), repeat=False)
 
     pages = database.read(lambda c: c.exec_driver_sql("PRAGMA page_count").scalar_one())
     limit(str(pages + 20))
@@ -122,10 +126,137 @@ def test_a_read_only_file_gives_a_clear_error(tmp_path: Path, space: str) -> Non
 
 
 def test_a_file_that_becomes_read_only_gives_a_clear_error(file_url: str, opened: Open) -> None:
-    driver = opened(file_url, pool_size=1, max_overflow=0)
+    driver = opened(file_url)
     push(driver, 1)
-    driver._database.read(lambda c: c.exec_driver_sql("PRAGMA query_only = 1"))
+    writer = driver_of(driver._database._writer._connection)  # type: ignore[union-attr, arg-type]
+    writer.execute("PRAGMA query_only = 1")
     with pytest.raises(AccessDenied, match="read-only"):
         push(driver, 2)
-    driver._database.read(lambda c: c.exec_driver_sql("PRAGMA query_only = 0"))
+    writer.execute("PRAGMA query_only = 0")
     assert counts(driver) == (1, 0, 0, 0)
+
+
+# -- what is synced ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "push_synced", "settle_synced"),
+    [("always", True, True), ("full", True, False), ("normal", False, False)],
+)
+def test_what_is_synced_to_the_disk(
+    file_url: str, opened: Open, asked: str, push_synced: bool, settle_synced: bool
+) -> None:
+    driver = opened(file_url, synchronous=asked)
+
+    def synced() -> bool:
+        writer = driver_of(driver._database._writer._connection)  # type: ignore[union-attr, arg-type]
+        return bool(writer.execute("PRAGMA synchronous").fetchone()[0] == 2)
+
+    for _ in range(2):
+        push(driver, 1)
+        assert synced() is push_synced
+        (held,) = take(driver)
+        assert synced() is settle_synced
+        complete(driver, held)
+        assert synced() is settle_synced
+
+
+# -- pushes of several threads -----------------------------------------------------------------------
+
+
+def test_pushes_of_several_threads_gather_in_one_transaction(file_url: str, opened: Open) -> None:
+    driver = opened(file_url)
+    push(driver, 0)
+    other = sqlite3.connect(path_of(file_url), check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")  # the first one waits here, and the others behind it
+    gathering = driver._pusher._gathering
+    written: list[int] = []
+    write = gathering._write
+
+    def counting(pushes: Sequence[Push]) -> None:
+        write(pushes)
+        written.append(len(pushes))
+
+    gathering._write = counting  # type: ignore[method-assign]
+    threads = [threading.Thread(target=push, args=(driver, n, n + 100)) for n in range(1, 9)]
+    threads[0].start()
+    wait_until(lambda: gathering._writing, "the first push")
+    for thread in threads[1:]:
+        thread.start()
+    wait_until(lambda: len(gathering._waiting) == 7, "the others to wait")
+    other.rollback()
+    other.close()
+    for thread in threads:
+        thread.join(20)
+    assert written == [1, 7]
+    assert counts(driver)[0] == 17
+    assert len(set(ids(drain(driver)))) == 17
+
+
+def test_a_push_that_cannot_be_written_fails_alone(file_url: str, opened: Open) -> None:
+    driver = opened(file_url)
+    push(driver, 0)
+    gathering = driver._pusher._gathering
+    write, failed, done = gathering._write, [], []
+    go = threading.Event()
+
+    def picky(pushes: Sequence[Push]) -> None:
+        go.wait(20)
+        if any(item.body == b"bad" for _, items in pushes for item in items):
+            raise BrokerFull("this one")
+        write(pushes)
+
+    gathering._write = picky  # type: ignore[method-assign]
+
+    def run(items: list[PushItem]) -> None:
+        try:
+            done.extend(driver.push(items))
+        except BrokerFull:
+            failed.append(items)
+
+    good = [item(n) for n in range(6)]
+    bad = PushItem(item(99).id, Q, "default", b"bad")
+    everybody = [good[0], good[1], bad, *good[2:]]
+    threads = [threading.Thread(target=run, args=([one],)) for one in everybody]
+    for number, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda n=number: gathering._writing and len(gathering._waiting) >= n, "a push to wait")
+    go.set()
+    for thread in threads:
+        thread.join(20)
+    assert failed == [[bad]]
+    assert sorted(done) == sorted(one.id for one in good)
+    assert counts(driver)[0] == 7
+    assert not gathering._writing
+
+
+def test_a_thread_that_is_interrupted_holds_nobody_up(file_url: str, opened: Open) -> None:
+    driver = opened(file_url)
+    push(driver, 0)
+    gathering = driver._pusher._gathering
+    gathering._writing = True  # somebody writes, and for long
+    interrupted: list[bool] = []
+
+    class Bell:
+        def acquire(self) -> None:
+            raise KeyboardInterrupt
+
+    def first() -> None:
+        ticket = _Ticket((1, [item(1)]))
+        gathering._waiting.append(ticket)
+        ticket.bell = Bell()  # type: ignore[assignment]
+        try:
+            gathering._wait(ticket)
+        except KeyboardInterrupt:
+            interrupted.append(True)
+
+    first()
+    behind = threading.Thread(target=push, args=(driver, 2))
+    behind.start()
+    wait_until(lambda: len(gathering._waiting) == 2, "the push behind")
+    gathering._let_next()
+    behind.join(20)
+    assert interrupted == [True]
+    assert not behind.is_alive()
+    assert counts(driver)[0] == 2
+    assert not gathering._writing

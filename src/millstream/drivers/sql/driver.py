@@ -40,6 +40,7 @@ from millstream.drivers.sql.joining import joined
 from millstream.drivers.sql.keeping import Keeper
 from millstream.drivers.sql.layout import CHUNK, LAST, Words
 from millstream.drivers.sql.names import QueueNames
+from millstream.drivers.sql.numbering import Numbering
 from millstream.drivers.sql.pushing import Pusher
 from millstream.drivers.sql.reserving import Reserver
 from millstream.drivers.sql.settling import Settler
@@ -130,6 +131,7 @@ class SqlDriver(Driver):
         self._names = QueueNames(database, words, self.prefix, patience)
         self._calls = calls = Calls(database, words, patience)
         self._pusher = Pusher(database, words, hub, calls, patience)
+        self._numbering = Numbering(database, words, self._pusher, patience)
         self._reserver = Reserver(database, words, hub, patience)
         self._settler = Settler(database, words, hub, calls, self._pusher, patience)
         self._keeper = Keeper(database, words, hub, calls, self._pusher, self.prefix, patience)
@@ -140,6 +142,8 @@ class SqlDriver(Driver):
     def push(self, items: Sequence[PushItem]) -> list[str]:
         self._check_open()
         checks.check_items(items, self._max_payload)
+        if len(items) == 1:  # the usual call, without the way round
+            return self._pusher.push(self._names.for_push(items[0].queue), items)
         return by_queue(
             items,
             lambda item: item.queue,
@@ -175,6 +179,17 @@ class SqlDriver(Driver):
             return self._pusher.within(writer, number, some)
 
         return by_queue(items, lambda item: item.queue, step)
+
+    def push_numbered(self, queue: str, line: str, number: int, items: Sequence[PushItem]) -> bool:
+        self._check_open()
+        checks.check_numbered(queue, line, number, items, self._max_payload)
+        known = self._names.for_push(queue) if items else self._names.of(queue)
+        return self._numbering.push(known, line, number, items)
+
+    def last_number(self, queue: str, line: str) -> int:
+        self._check_open()
+        number = self._names.known(checks.check_queue(queue))
+        return 0 if number is None else self._numbering.last(number, check_name("line", line))
 
     # -- working -----------------------------------------------------------------------------------
 

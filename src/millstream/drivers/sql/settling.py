@@ -12,6 +12,7 @@ from millstream.drivers.sql.calls import Calls, beside
 from millstream.drivers.sql.layout import DEAD, DELAYED, LEVELS, Words, seq_of, text_of, ticks
 from millstream.drivers.sql.pushing import Pusher
 from millstream.drivers.sql.waking import JobHub, due_key, waiting_key
+from millstream.sql import arrays
 from millstream.sql.database import Database
 
 # The rows that tokens name, locked, found one by one through the primary key. Joined in a plainer way,
@@ -278,12 +279,12 @@ def _owned(rows: dict[str, Any], reservation: Reservation) -> Any:
     return row
 
 
-def _columns(reservations: Sequence[Reservation]) -> tuple[list[Any], ...]:
+def _columns(reservations: Sequence[Reservation]) -> tuple[arrays.Array, ...]:
     return (
-        [one.id for one in reservations],
-        [seq_of(one) for one in reservations],
-        [one.owner for one in reservations],
-        [one.delivery_count for one in reservations],
+        arrays.texts([one.id for one in reservations]),
+        arrays.bigints([seq_of(one) for one in reservations]),
+        arrays.texts([one.owner for one in reservations]),
+        arrays.integers([one.delivery_count for one in reservations]),
     )
 
 

@@ -15,13 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import sized
-from tests.servers import RedisServer
+from tests.faults.conftest import EVERYWHERE, Database, sized
 from tests.worker.app_lines import Line
 from tests.worker.conftest import until
 from tests.worker.fleet import Fleet
 
-LEASE = 1.0
+LEASE = 2.0  # seconds; a busy machine may stall a process for one, and such a loss is no kill's
 SECONDS = 0.05  # a job's length
 
 
@@ -116,16 +115,18 @@ def busy(fleet: Fleet) -> list[int]:
 
 
 @pytest.fixture(autouse=True)
-def _environment(own: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _environment(own: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_TEST_URL", own.url)
     monkeypatch.setenv("MILLSTREAM_TEST_LOG", str(tmp_path / "unused"))
 
 
 @pytest.mark.timeout(sized(120, 1800))
+@pytest.mark.parametrize("own", EVERYWHERE, indirect=True)
 def test_no_job_is_lost_and_every_second_run_is_explained_by_a_kill(
-    own: RedisServer, tmp_path: Path, figures: list[str]
+    own: Database, tmp_path: Path, figures: list[str]
 ) -> None:
-    jobs, kills = sized(2000, 50_000), sized(4, 50)
+    jobs = sized(2000, 50_000) if own.name == "redis" else sized(800, 20_000)
+    kills = sized(4 if own.name == "redis" else 2, 50)
     options = {"lease": LEASE, "max_deliveries": 1000, "concurrency": 16}
     fleet = Fleet(own.url, tmp_path, workers=3, **options)
     try:
@@ -138,7 +139,8 @@ def test_no_job_is_lost_and_every_second_run_is_explained_by_a_kill(
     cut_short = {line.job for line in campaign.lines if line.pid in campaign.kills}
     waits = sorted(seconds for seconds, _ in delays)
     figures.append(
-        f"kill -9: {len(campaign.pushed)} jobs, {len(campaign.kills)} kills, {len(campaign.lost)} lost, "
+        f"kill -9 [{own.name}]: {len(campaign.pushed)} jobs, {len(campaign.kills)} kills, "
+        f"{len(campaign.lost)} lost, "
         f"{len(second)} second runs, {len(campaign.unexplained())} of them unexplained; "
         f"started again after a kill: median {statistics.median(waits):.2f} s, "
         f"longest {waits[-1]:.2f} s (lease {LEASE} s)"
@@ -154,7 +156,7 @@ def test_no_job_is_lost_and_every_second_run_is_explained_by_a_kill(
 
 
 def test_the_campaign_reports_a_worker_that_acks_before_running(
-    own: RedisServer, tmp_path: Path, figures: list[str]
+    own: Database, tmp_path: Path, figures: list[str]
 ) -> None:
     """The control: under the same kills, what was acked too early is lost, and the check says so."""
     fleet = Fleet(
@@ -177,8 +179,9 @@ def test_the_campaign_reports_a_worker_that_acks_before_running(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("own", EVERYWHERE, indirect=True)
 def test_a_dead_workers_jobs_start_again_within_lease_and_two_seconds(
-    own: RedisServer, tmp_path: Path, figures: list[str]
+    own: Database, tmp_path: Path, figures: list[str]
 ) -> None:
     from tests.worker.app import Work
 
@@ -205,7 +208,7 @@ def test_a_dead_workers_jobs_start_again_within_lease_and_two_seconds(
                 if line.job in running and line.pid != pid and line.what == "start"
             ]
     figures.append(
-        f"taken over from a killed worker: {len(waits)} jobs, started again after "
+        f"taken over from a killed worker [{own.name}]: {len(waits)} jobs, started again after "
         f"{min(waits):.2f} to {max(waits):.2f} s (lease {LEASE} s)"
     )
     assert max(waits) < LEASE + 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import LONG
+from tests.faults.conftest import EVERYWHERE, LONG, Database
 from tests.servers import RedisServer
 from tests.worker.conftest import until
 from tests.worker.fleet import Fleet
@@ -17,21 +17,23 @@ from tests.worker.fleet import Fleet
 SECONDS, LEASE = (180.0, 10.0) if LONG else (6.0, 1.0)
 
 
-@pytest.fixture(autouse=True)
-def _environment(redis7: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLSTREAM_TEST_URL", redis7.url)
+@pytest.fixture
+def _environment(shared: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_TEST_URL", shared.url)
     monkeypatch.setenv("MILLSTREAM_TEST_LOG", str(tmp_path / "unused"))
 
 
 @pytest.mark.timeout(400)
-def test_a_job_many_leases_long_runs_once(redis7: RedisServer, tmp_path: Path, figures: list[str]) -> None:
+@pytest.mark.usefixtures("_environment")
+@pytest.mark.parametrize("shared", EVERYWHERE, indirect=True)
+def test_a_job_many_leases_long_runs_once(shared: Database, tmp_path: Path, figures: list[str]) -> None:
     """Beside it runs the control: where leases are not renewed, the same job is run again."""
     from tests.worker.app import Work, WorkAsync
 
     careless = "tests.faults.careless:never_renews"
     with (
-        Fleet(redis7.url, tmp_path, workers=2, lease=LEASE) as fleet,
-        Fleet(redis7.url, tmp_path, workers=2, lease=1.0, target=careless, max_deliveries=99) as control,
+        Fleet(shared.url, tmp_path, workers=2, lease=LEASE) as fleet,
+        Fleet(shared.url, tmp_path, workers=2, lease=1.0, target=careless, max_deliveries=99) as control,
     ):
         fleet.push_many([Work(seconds=SECONDS), WorkAsync(seconds=SECONDS)])
         control.push(Work(seconds=4.0))
@@ -40,19 +42,22 @@ def test_a_job_many_leases_long_runs_once(redis7: RedisServer, tmp_path: Path, f
         starts, again = len(fleet.lines("start")), len(control.lines("start"))
         refused = fleet.log().count("was not this worker's any more")
     figures.append(
-        f"jobs of {SECONDS:g} s with a lease of {LEASE:g} s: 2 jobs, {starts} runs, {refused} acks refused; "
+        f"[{shared.name}] jobs of {SECONDS:g} s with a lease of {LEASE:g} s: 2 jobs, {starts} runs, "
+        f"{refused} acks refused; "
         f"control without renewal: 1 job, {again} runs"
     )
     assert (starts, refused) == (2, 0)
     assert again > 1
 
 
+@pytest.mark.usefixtures("_environment")
+@pytest.mark.parametrize("shared", EVERYWHERE, indirect=True)
 def test_a_worker_stopped_past_its_lease_has_its_ack_refused(
-    redis7: RedisServer, tmp_path: Path, figures: list[str]
+    shared: Database, tmp_path: Path, figures: list[str]
 ) -> None:
     from tests.worker.app import Work
 
-    with Fleet(redis7.url, tmp_path, lease=1.0) as zombie:
+    with Fleet(shared.url, tmp_path, lease=1.0) as zombie:
         zombie.push(Work(seconds=4.0))
         zombie.wait_for("start")
         (pid,) = zombie.pids()
@@ -60,7 +65,7 @@ def test_a_worker_stopped_past_its_lease_has_its_ack_refused(
         stopped = time.monotonic()
         # Then the heir has all of its four seconds before it while the zombie finds its own over.
         until(lambda: time.monotonic() - stopped > 4.0, "the end of the zombie's time")
-        with Fleet(redis7.url, tmp_path, lease=1.0, queues=(zombie.name,)) as heir:
+        with Fleet(shared.url, tmp_path, lease=1.0, queues=(zombie.name,)) as heir:
             heir.wait_for("start")
             assert time.monotonic() - stopped > 1.0
             # The zombie's handler finds its time over and is done at once, while the heir is at work.
@@ -74,7 +79,9 @@ def test_a_worker_stopped_past_its_lease_has_its_ack_refused(
             (line,) = heir.lines("start")
             assert line.delivery == 2
             assert "was not this worker's any more" not in heir.log()
-    figures.append("SIGSTOP past the lease, then SIGCONT: the ack was refused, the heir's was accepted")
+    figures.append(
+        f"[{shared.name}] SIGSTOP past the lease, then SIGCONT: the ack was refused, the heir's was accepted"
+    )
 
 
 def test_plain_xack_would_have_been_accepted(redis7: RedisServer) -> None:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import os
 import time
 
-from millstream.drivers.stream import open_stream_driver
 from millstream.job import Job
-from millstream.queue import Queue
+from millstream.queue import Queue, connect
 
 _log = os.open(os.environ["MILLSTREAM_TEST_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-queue = Queue(open_stream_driver(os.environ["MILLSTREAM_TEST_URL"]))
+queue = connect(os.environ["MILLSTREAM_TEST_URL"])
 not_a_queue = 42
 
 
 def in_memory() -> Queue:
-    return Queue(open_stream_driver("memory://"))
+    return connect("memory://")
 
 
 def write(what: str, job: Job) -> None:

@@ -13,9 +13,8 @@ from typing import Any, Self
 
 import msgspec
 
-from millstream.drivers.stream import open_stream_driver
 from millstream.job import Job
-from millstream.queue import Queue
+from millstream.queue import connect
 from millstream.worker import LaunchOptions, WorkerOptions
 from tests.worker.app_lines import Line, read_lines
 from tests.worker.conftest import until
@@ -50,7 +49,7 @@ class Fleet:
         self.record, self.output = folder / f"{self.name}.record", folder / f"{self.name}.log"
         worker = WorkerOptions(queues=queues or (self.name,), **{"poll": 0.1, "grace": 5.0, **options})
         self.options = LaunchOptions(worker=worker, workers=workers)
-        self.queue = Queue(open_stream_driver(queue_url or url))
+        self.queue = connect(queue_url or url)
         self.driver = self.queue.driver
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -40,10 +40,15 @@ class Contender:
     bulk: str
     spawns: bool  # one command makes all the processes
     version: str
+    peers: Path = environments.PEERS  # the folder of its adapter's folder
 
     @property
     def label(self) -> str:
         return f"{self.name} ({self.variant})" if self.variant else self.name
+
+    @property
+    def folder(self) -> Path:
+        return self.peers / self.name
 
     @property
     def ours(self) -> bool:
@@ -63,9 +68,8 @@ class Contender:
 
     def environment(self, url: str, kind: str, processes: int, sheet: Measurement | None) -> dict[str, str]:
         keep = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
-        folder = environments.PEERS / self.name
         keep |= {
-            "PYTHONPATH": f"{INSIDE}{os.pathsep}{folder}",
+            "PYTHONPATH": f"{INSIDE}{os.pathsep}{self.folder}",
             "PYTHONDONTWRITEBYTECODE": "1",
             "BENCH_URL": url,
             "BENCH_KIND": kind,
@@ -96,12 +100,14 @@ class Contender:
             workers.stop()
 
 
-def describe(name: str, url: str, *, make: bool) -> tuple[list[Contender], str]:
+def describe(
+    name: str, url: str, *, make: bool, peers: Path = environments.PEERS
+) -> tuple[list[Contender], str]:
     """The contenders that an adapter stands for, or none and the reason."""
-    python, reason = environments.find(name, make=make)
+    python, reason = environments.find(name, make=make, peers=peers)
     if python is None:
         return [], reason
-    blank = Contender(name, "", python, "", (), "", False, "")
+    blank = Contender(name, "", python, "", (), "", False, "", peers)
     try:
         about = _run(blank, ("describe",), blank.environment(url, "sync", 1, None))
     except Failed as error:
@@ -116,6 +122,7 @@ def describe(name: str, url: str, *, make: bool) -> tuple[list[Contender], str]:
             about["bulk"],
             variant in about["spawns"],
             about["version"],
+            peers,
         )
         for variant, settings in about["settings"].items()
     ], ""
@@ -125,7 +132,7 @@ def _run(contender: Contender, action: tuple[str, ...], environment: dict[str, s
     command = [str(contender.python), "-m", "contender", *(action[1:] if action[0] == "produce" else action)]
     process = subprocess.Popen(
         command,
-        cwd=environments.PEERS / contender.name,
+        cwd=contender.folder,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -206,7 +213,7 @@ class Workers:
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 [str(self._contender.python), "-m", "contender", "work"],
-                cwd=environments.PEERS / self._contender.name,
+                cwd=self._contender.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

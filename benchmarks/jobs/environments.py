@@ -11,23 +11,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = Path(__file__).parent / "peers"
 ENVIRONMENTS = ROOT / "out" / "bench-envs"
-OWN = ("millstream", "bare")  # they run in the environment of the benchmark itself
+OWN = ("millstream", "bare")  # ours and the limit: no peers
 PATIENCE = 300  # seconds for one call of uv
 
 
-def names() -> list[str]:
-    """Every peer that has an adapter."""
-    return sorted(path.parent.name for path in PEERS.glob("*/peer.py") if path.parent.name not in OWN)
+def names(peers: Path = PEERS) -> list[str]:
+    """Every peer that has an adapter in the folder ``peers``."""
+    return sorted(path.parent.name for path in peers.glob("*/peer.py") if path.parent.name not in OWN)
 
 
-def find(name: str, *, make: bool) -> tuple[Path | None, str]:
-    """The peer's interpreter, or None and the reason; made, or made anew, where its requirements changed."""
-    if name in OWN:
-        return Path(sys.executable), ""
-    requirements = PEERS / name / "requirements.txt"
+def find(name: str, *, make: bool, peers: Path = PEERS) -> tuple[Path | None, str]:
+    """The peer's interpreter, or None and the reason; made, or made anew, where its requirements changed.
+
+    Who has no requirements runs in the environment of the benchmark itself.
+    """
+    requirements = peers / name / "requirements.txt"
     if not requirements.exists():
-        return None, f"there is no {requirements.relative_to(ROOT)}"
-    folder = ENVIRONMENTS / name
+        return Path(sys.executable), ""
+    folder = ENVIRONMENTS / (name if peers == PEERS else f"{peers.name}-{name}")
     python, stamp = folder / "bin" / "python", folder / "requirements.sha256"
     wanted = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()
     if python.exists() and stamp.exists() and stamp.read_text() == wanted:

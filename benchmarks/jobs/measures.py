@@ -39,6 +39,14 @@ class Monitor:
 
     OWN = 2  # commands, and reads, that one look at the counters costs
 
+    def costs(self, before: Values, after: Values, jobs: int) -> Values:
+        """What each of ``jobs`` cost between two looks at the counters."""
+        costs = {name: (after[name] - before[name]) / jobs for name in after}
+        costs["commands"] -= self.OWN / jobs
+        # One read per request; those beyond 16 KB come in pieces, each of which counts.
+        costs["reads"] -= self.OWN / jobs
+        return costs
+
 
 @dataclass(frozen=True)
 class Amount:
@@ -106,6 +114,23 @@ def _drain(
 ) -> tuple[float, Values, str]:
     monitor.flush()
     contender.produce("bulk", queued, kind, monitor.url)
+    return run_workers(monitor, contender, kind, processes, amount.seconds, queued=queued, window=window)
+
+
+def run_workers(
+    monitor: Any,
+    contender: Contender,
+    kind: str,
+    processes: int,
+    seconds: float,
+    *,
+    queued: int,
+    window: int,
+) -> tuple[float, Values, str]:
+    """Let workers run the first ``window`` of ``queued`` jobs: their rate, what each cost, and a remark.
+
+    A ``monitor`` is the broker's: its url, its counters, and what they come to for each job.
+    """
     with (
         Measurement(queued) as measurement,
         contender.workers(kind, processes, monitor.url, measurement) as workers,
@@ -113,7 +138,7 @@ def _drain(
         complete = workers.wait_at_gate(processes, ARRIVAL)
         before, busy_before = monitor.counters(), workers.processor_time()
         opened = measurement.open_gate()
-        deadline = time.monotonic() + amount.seconds
+        deadline = time.monotonic() + seconds
         while (done := measurement.progress(window)) < window and time.monotonic() < deadline:
             workers.check()
             time.sleep(POLL)
@@ -124,14 +149,11 @@ def _drain(
         else:
             times = [moment for moment in starts[:] if moment >= opened]
             if len(times) < 2:
-                raise Failed(f"{len(times)} of {queued} jobs ran within {amount.seconds:.0f} s")
+                raise Failed(f"{len(times)} of {queued} jobs ran within {seconds:.0f} s")
             last, ran = max(times), len(times)
         # Beyond a window the worker went on until the counters were read: divide by what really ran.
         settled = sum(1 for moment in starts[:] if moment > 1) if queued > window else ran
-        costs = {name: (after[name] - before[name]) / settled for name in after}
-        costs["commands"] -= monitor.OWN / settled
-        # One read per request; those beyond 16 KB come in pieces, each of which counts.
-        costs["reads"] -= monitor.OWN / settled
+        costs = monitor.costs(before, after, settled)
         costs["cpu"] = busy * 1e6 / settled
         note = "" if complete else "one_sided"
         return ran / (last - opened) * 1e9, costs, note

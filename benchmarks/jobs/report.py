@@ -83,8 +83,7 @@ class Results:
             if mine is None or other is None or other[1] is None or not other[1]:
                 return
             against, theirs = other
-            ratio = mine / theirs
-            found.append(Ratio(what, mine, against, theirs, ratio, wanted, _met(ratio, wanted)))
+            found.append(compare(what, mine, against, theirs, wanted))
 
         def of_limit(metric: str) -> tuple[str, float | None] | None:
             return None if limit is None else ("bare redis-py", self.median(limit, metric))
@@ -155,6 +154,11 @@ class Results:
         }
 
 
+def compare(what: str, ours: float, against: str, theirs: float, wanted: str) -> Ratio:
+    """A ratio, and whether it is the one that is wanted (such as ``>= 3``; empty: any)."""
+    return Ratio(what, ours, against, theirs, ours / theirs, wanted, _met(ours / theirs, wanted))
+
+
 def _met(ratio: float, wanted: str) -> bool | None:
     if not wanted:
         return None
@@ -188,34 +192,52 @@ def show(
         ("worker\nµs/job", "cpu"),
         ("Redis\nµs/job", "redis_cpu"),
     ]
-    table = Table("", *[name for name, _ in columns], title="jobs per second unless said otherwise; medians")
+    show_figures(console, results, missing, columns, "jobs per second unless said otherwise; medians")
+    if backlogs and any(
+        results.series[each.label].get(f"backlog_{backlogs[0]}") for each in results.contenders
+    ):
+        _show_backlogs(console, results, backlogs)
+    show_failures(console, results)
+    show_settings(console, results)
+    return show_ratios(console, results.ratios(backlogs), judge=judge)
+
+
+def show_figures(
+    console: Console,
+    results: Results,
+    missing: dict[str, str],
+    columns: list[tuple[str, str]],
+    title: str,
+) -> None:
+    """A row for each contender, a column for each (heading, metric); and who is missing, with the reason."""
+    table = Table("", *[name for name, _ in columns], title=title)
     for column in table.columns[1:]:
         column.justify = "right"
     for each in results.contenders:
         row = [_number(_cell(results, each, metric)) for _, metric in columns]
         if not each.bulk:
-            row[1] = "no such way"
+            row = [
+                "no such way" if metric == "push_bulk" else text
+                for (_, metric), text in zip(columns, row, strict=True)
+            ]
         table.add_row(f"{each.label} {each.version}", *row, style="bold" if each.ours else None)
     for name, reason in missing.items():
         table.add_row(f"{name}: {reason.partition(':')[0]}", *[""] * len(columns), style="dim")
         console.print(f"{name}: {reason}")
     console.print(table)
-    if backlogs and any(
-        results.series[each.label].get(f"backlog_{backlogs[0]}") for each in results.contenders
-    ):
-        _show_backlogs(console, results, backlogs)
+
+
+def show_failures(console: Console, results: Results) -> None:
     for label, failures in results.failures.items():
         for what, reason in failures.items():
             console.print(f"{label}: {what}: failed: {reason}")
+
+
+def show_settings(console: Console, results: Results) -> None:
     settings = Table("", "settings", "bulk push", title="how each was run")
     for each in results.contenders:
         settings.add_row(each.label, each.settings, each.bulk or "one by one")
     console.print(settings)
-    ratios = results.ratios(backlogs)
-    if not judge:
-        ratios = [replace(each, wanted="", met=None) for each in ratios]
-    _show_ratios(console, ratios)
-    return ratios
 
 
 def _cell(results: Results, each: Contender, metric: str) -> float | None:
@@ -240,7 +262,10 @@ def _show_backlogs(console: Console, results: Results, backlogs: tuple[int, ...]
     console.print(table)
 
 
-def _show_ratios(console: Console, ratios: list[Ratio]) -> None:
+def show_ratios(console: Console, ratios: list[Ratio], *, judge: bool) -> list[Ratio]:
+    """Print the ratios, and return them; without ``judge``, nothing is said about what was wanted."""
+    if not judge:
+        ratios = [replace(each, wanted="", met=None) for each in ratios]
     table = Table("", "ours", "against", "theirs", "ratio", "wanted", "met", title="ratios")
     for each in ratios:
         met = "" if each.met is None else "yes" if each.met else "NO"
@@ -254,10 +279,22 @@ def _show_ratios(console: Console, ratios: list[Ratio]) -> None:
         )
         table.add_row(each.what, *figures)
     console.print(table)
+    return ratios
 
 
-def plot(results: Results, path: Path) -> str:
-    """Draw the bars; empty, or why there is no plot."""
+Panel = tuple[str, tuple[str, ...], str]  # a title, the metrics of its bars, and the scale
+PANELS: list[Panel] = [
+    ("push one by one, jobs/s", ("push_one",), "linear"),
+    ("push in bulk, jobs/s", ("push_bulk",), "log"),
+    ("drain, 1 process, jobs/s", ("drain_sync_1", "drain_async_1"), "log"),
+    ("drain, 2 processes, jobs/s", ("drain_sync_2", "drain_async_2"), "log"),
+    ("idle latency, ms", ("p50", "p99"), "log"),
+    ("Redis memory per job, bytes", ("memory",), "linear"),
+]
+
+
+def plot(results: Results, path: Path, panels: list[Panel] = PANELS) -> str:
+    """Draw the bars, three panels in a line; empty, or why there is no plot."""
     try:
         import matplotlib
     except ImportError:
@@ -265,15 +302,8 @@ def plot(results: Results, path: Path) -> str:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    panels = [
-        ("push one by one, jobs/s", ("push_one",), "linear"),
-        ("push in bulk, jobs/s", ("push_bulk",), "log"),
-        ("drain, 1 process, jobs/s", ("drain_sync_1", "drain_async_1"), "log"),
-        ("drain, 2 processes, jobs/s", ("drain_sync_2", "drain_async_2"), "log"),
-        ("idle latency, ms", ("p50", "p99"), "log"),
-        ("Redis memory per job, bytes", ("memory",), "linear"),
-    ]
-    figure, axes = pyplot.subplots(2, 3, figsize=(16, 9), layout="constrained")
+    lines = -(-len(panels) // 3)
+    figure, axes = pyplot.subplots(lines, 3, figsize=(16, 4.5 * lines), layout="constrained")
     labels = [each.label for each in results.contenders]
     for axis, (title, metrics, scale) in zip(axes.flat, panels, strict=True):
         height = 0.8 / len(metrics)

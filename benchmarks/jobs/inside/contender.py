@@ -11,7 +11,8 @@ An adapter is a module `peer` with
     work(variant, processes)   becomes the worker; does not return
 
 where `start`, `stop` and the pushes may be coroutines. The actions: `describe` prints these as JSON; `one`,
-`bulk` and `spaced` push `count` jobs and print the seconds that it took; `work` becomes a worker.
+`threads` (eight at once, each one by one), `bulk` and `spaced` push `count` jobs and print the seconds that
+it took; `work` becomes a worker.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ import json
 import os
 import random
 import sys
+import threading
 import time
 from typing import Any
 
 import meter
 
 WARM = 10  # pushes before the clock starts: connections, caches of scripts
+THREADS = 8  # that push at the same time
 PATIENCE = 60.0  # seconds until a worker must have run its first job
 
 
@@ -67,6 +70,41 @@ async def _one(peer: Any, count: int) -> Spent:
     return _since(began)
 
 
+async def _threads(peer: Any, count: int) -> Spent:
+    """Push one by one in eight threads at once (where pushes are coroutines: in eight tasks)."""
+    numbers = range(meter.FIRST, meter.FIRST + count)
+    shares = [numbers[WARM + place :: THREADS] for place in range(THREADS)]
+    for number in numbers[:WARM]:
+        await _call(peer.push, number)
+    if inspect.iscoroutinefunction(peer.push):
+
+        async def task(share: range) -> None:
+            for number in share:
+                await peer.push(number)
+
+        began = _clocks()
+        await asyncio.gather(*map(task, shares))
+        return _since(began)
+    failed: list[BaseException] = []
+
+    def run(share: range) -> None:
+        try:
+            for number in share:
+                peer.push(number)
+        except BaseException as error:  # noqa: BLE001 - raised below: a push that failed is no push
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(share,), daemon=True) for share in shares]
+    began = _clocks()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return _since(began)
+
+
 def _chunk(count: int) -> int:
     return min(1000, max(count // 5, 1))
 
@@ -75,9 +113,10 @@ async def _bulk(peer: Any, count: int) -> Spent:
     chunk = _chunk(count)
     numbers = range(meter.FIRST, meter.FIRST + count)
     await _call(peer.push_many, numbers[:chunk])
+    step = getattr(peer, "AT_ONCE", chunk)  # who cuts a long list by itself is given one
     began = _clocks()
-    for start in range(chunk, count, chunk):
-        await _call(peer.push_many, numbers[start : start + chunk])
+    for start in range(chunk, count, step):
+        await _call(peer.push_many, numbers[start : start + step])
     return _since(began)
 
 
@@ -110,8 +149,10 @@ async def _produce(peer: Any, action: str, count: int) -> dict[str, float]:
     if hasattr(peer, "start"):
         await _call(peer.start)
     try:
-        timed = {"one": count - WARM, "bulk": count - _chunk(count), "spaced": count}[action]
-        seconds, processor = await {"one": _one, "bulk": _bulk, "spaced": _spaced}[action](peer, count)
+        pushes = {"one": _one, "threads": _threads, "bulk": _bulk, "spaced": _spaced}
+        untimed = {"one": WARM, "threads": WARM, "bulk": _chunk(count), "spaced": 0}
+        timed = count - untimed[action]
+        seconds, processor = await pushes[action](peer, count)
         return {"count": timed, "seconds": seconds, "processor": processor}
     finally:
         if hasattr(peer, "stop"):

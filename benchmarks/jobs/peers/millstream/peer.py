@@ -1,7 +1,8 @@
-"""Millstream, as a program uses it: `push`, `push_many` and the worker command."""
+"""Millstream, as a program uses it: `push`, `push_many` and the worker command; on any broker."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import meter
@@ -11,14 +12,25 @@ from millstream import Job, connect
 
 PACKAGE = "millstream"
 CONCURRENCY = 16
-SETTINGS = {
-    "": f"the defaults, --concurrency {CONCURRENCY}: leases renewed, fenced acks, retries, dead letters"
-}
+COMMON = f"--concurrency {CONCURRENCY}: leases renewed, fenced acks, retries, dead letters"
+SETTINGS = {"": f"the defaults, {COMMON}"}
+if URL.startswith("sqlite"):
+    SETTINGS = {
+        "": f"WAL; each push is synced, reservations and outcomes are not; {COMMON}",
+        "all synced": f"synchronous=always: WAL; every transaction is synced; {COMMON}",
+        "not synced": f"synchronous=normal: WAL; synced by checkpoints only; {COMMON}",
+    }
 KINDS = ("sync", "async")
-BULK = "push_many of 1000"
+BULK = "push_many of 10,000, which sends a thousand at a time"
+AT_ONCE = 10_000
 SPAWNS = {""}
 
-queue: Any = connect(URL)
+VARIANT = os.environ.get("BENCH_VARIANT", "")
+OPTIONS: dict[str, Any] = {} if URL.startswith("redis") else {"create": True}
+if VARIANT:
+    OPTIONS["synchronous"] = {"all synced": "always", "not synced": "normal"}[VARIANT]
+
+queue: Any = connect(URL, **OPTIONS)
 
 
 class Noop(Job, name="noop"):

@@ -199,8 +199,9 @@ class ProjectionFailed(MillstreamError):
     def __init__(self, stream: str, key: str, event_id: str, cause: str) -> None:
         self.stream, self.key, self.event_id, self.cause = stream, key, event_id, cause
         super().__init__(
-            f"the fold failed on the event {event_id} of {stream!r} for the key {key!r}: {cause}; nothing of its "
-            "batch was kept. Mend the fold and run again; rebuild if events before this one were folded wrongly"
+            f"the fold failed on the event {event_id} of {stream!r} for the key {key!r}: {cause}; "
+            "nothing of its batch was kept. Mend the fold and run again; rebuild if events before this one "
+            "were folded wrongly"
         )
 
 
@@ -284,8 +285,8 @@ class MalformedEntry(BrokerError, ValueError):
     def __init__(self, stream: str, entry_id: str, why: str) -> None:
         self.stream, self.entry_id, self.why = stream, entry_id, why
         super().__init__(
-            f"the entry {entry_id} of {stream!r} does not fit the schema: {why}; add a column '_corrupt string' "
-            "to keep such records, or set mode to PERMISSIVE to read them as nulls"
+            f"the entry {entry_id} of {stream!r} does not fit the schema: {why}; add a column "
+            "'_corrupt string' to keep such records, or set mode to PERMISSIVE to read them as nulls"
         )
 
 

@@ -147,6 +147,19 @@ def test_memory_is_refused_because_nobody_else_sees_it(run: Run) -> None:
     assert "lives and ends with one process" in refused.stderr
 
 
+def test_without_a_url_it_is_the_file_in_the_working_folder(
+    environment: dict[str, str], run: Run, tmp_path: Path
+) -> None:
+    for name in [name for name in environment if name.startswith("MILLSTREAM_")]:
+        del environment[name]
+    job_id = run("push", "email.send", "{}", "--queue", "emails").stdout.strip()
+    assert "emails" in run("status").stdout
+    with connect(f"sqlite:///{tmp_path}/millstream.db") as opened:
+        assert opened.find(job_id) is not None
+    run("stream", "add", "events", '{"n": 1}')
+    assert '{"n": 1}' in run("stream", "range", "events").stdout
+
+
 def test_a_mistake_in_the_file_gives_the_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "millstream.toml").write_text('[connections.default]\nurl = "memory://"\nprefx = "x"\n')
     assert "millstream.toml:3: " in run("status", code=2).stderr
@@ -454,7 +467,7 @@ def test_a_module_that_does_not_import_shows_why(program: Run, tmp_path: Path) -
 
 def test_demo_needs_no_server_and_takes_less_than_ten_seconds(program: Run) -> None:
     begun = time.monotonic()
-    done = program("demo", MILLSTREAM_CONNECTIONS__DEFAULT__URL="redis://127.0.0.1:1/0")
+    done = program("demo", "--no-spark", MILLSTREAM_CONNECTIONS__DEFAULT__URL="redis://127.0.0.1:1/0")
     assert time.monotonic() - begun < 10
     assert "demo.ChargeCard" in done.stdout
     assert "welcome, user 99 (the first of 21" in done.stdout

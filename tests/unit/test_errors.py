@@ -26,14 +26,18 @@ EXAMPLES: dict[type[errors.MillstreamError], tuple[errors.MillstreamError, str]]
     errors.JobTimeout: (errors.JobTimeout("j1", 30.0), "within its timeout of 30 s"),
     errors.StaleReservation: (errors.StaleReservation("j1"), "its lease ended, or it was settled"),
     errors.ProjectionFailed: (
-        errors.ProjectionFailed("s", "k", "1-0", "KeyError: 'x'"), "event 1-0 of 's' for the key 'k'.*run again",
+        errors.ProjectionFailed("s", "k", "1-0", "KeyError: 'x'"),
+        "event 1-0 of 's' for the key 'k'.*run again",
     ),
     errors.ReplayInDoubt: (errors.ReplayInDoubt("r", 1, 20, "noon"), "rows 1 to 20 .*--in-doubt skip"),
     errors.UnsupportedByDriver: (errors.UnsupportedByDriver("sqs", "priorities"), "says which ones do"),
     errors.StreamNotFound: (errors.StreamNotFound("s"), r"first xadd\(\), or with create_group\(\)"),
     errors.GroupNotFound: (errors.GroupNotFound("s", "g"), r"create_group\('s', 'g', start_id='0'\)"),
     errors.WrongType: (errors.WrongType("s"), "use another name"),
-    errors.EntriesLost: (errors.EntriesLost("s", "1-0", "5-0", 3, "3 were trimmed"), "failOnDataLoss to false"),
+    errors.EntriesLost: (
+        errors.EntriesLost("s", "1-0", "5-0", 3, "3 were trimmed"),
+        "failOnDataLoss to false",
+    ),
     errors.MalformedEntry: (errors.MalformedEntry("s", "1-0", "no JSON"), "add a column '_corrupt string'"),
     errors.BrokerClosed: (errors.BrokerClosed(), r"open a new one with open_broker\(\)"),
 }  # fmt: skip

@@ -1,10 +1,11 @@
-"""millstream demo: the tour, in memory, without a server. Written to be read as an example."""
+"""millstream demo: the tour, on the embedded default, without a server. Written to be read as an example."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
+import tempfile
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ from rich.text import Text
 from millstream import Job, Queue, Retry, connect, job, open_broker
 from millstream.brokers.base import StreamBroker
 from millstream.cli.common import FAILED, age, console, table
+from millstream.cli.demo_spark import show_spark
 
 # -- the jobs --------------------------------------------------------------------------------------
 
@@ -74,16 +76,22 @@ def note(done: Job, text: str) -> None:
 
 
 @click.command("demo")
-def command() -> int:
-    """A tour in ten seconds: jobs, priorities, delays, retries, dead letters, an event stream; in memory."""
+@click.option("--spark/--no-spark", default=True, help="End with a Spark pipeline over what the workers did.")
+@click.option("--out", "folder", metavar="FOLDER", help="Where the report goes. [default: a temporary one]")
+def command(spark: bool, folder: str | None) -> int:
+    """A tour: jobs, priorities, delays, retries, dead letters, an event stream; then Spark looks at it."""
     logging.getLogger("millstream").addHandler(logging.NullHandler())  # the table tells it better
     events.clear()
     out = console()
-    with connect("memory://") as queue:
-        finished = tour(queue, out)
-    with open_broker("memory://") as broker:
-        show_events(broker, out)
-    say(out, "That was all in memory. With a server it is the same program and another URL:")
+    with tempfile.TemporaryDirectory(prefix="millstream-demo-") as home:  # leaves nothing behind
+        file = f"sqlite:///{home}/millstream.db"
+        with connect(file) as queue:
+            finished = tour(queue, out)
+        with open_broker(file) as broker:
+            show_events(broker, out)
+        if spark:
+            finished = show_spark(file, folder, out, say) and finished
+    say(out, "That was all in a SQLite file, as with connect() alone. With a server only the URL is another:")
     out.print(Text("  queue = connect('redis://localhost:6379/0')"))
     return 0 if finished else FAILED
 

@@ -64,9 +64,7 @@ class Caller:
             f"the server at {self.link.address} forgets its scripts as soon as they are loaded"
         )
 
-    def scripts(
-        self, script: Script, calls: Iterable[Call]
-    ) -> Iterator[Any]:
+    def scripts(self, script: Script, calls: Iterable[Call]) -> Iterator[Any]:
         """What a script returns to each of many calls, given by their keys and arguments.
 
         A call is made and sent while the server works at the one before. The calls must be such that

@@ -14,28 +14,33 @@ _FOLDER = files(__package__) / "lua"
 
 
 class Script:
-    """One atomic step on the server."""
+    """One atomic step on the server. Its file, and those that it includes, are in one of ``folders``."""
 
-    def __init__(self, name: str, folder: Traversable = _FOLDER) -> None:
+    def __init__(self, name: str, *folders: Traversable) -> None:
         self.name = name
         keys = name.rpartition("_")[2]
         self.keys = -1 if keys == "n" else int(keys)
-        self.source = _assemble(name, folder, set())
+        self.source = _assemble(name, folders or (_FOLDER,), set())
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
-def _assemble(name: str, folder: Traversable, seen: set[str]) -> str:
+def _assemble(name: str, folders: tuple[Traversable, ...], seen: set[str]) -> str:
     """The text of a file with its includes in place."""
     lines = []
-    for line in (folder / f"{name}.lua").read_text("utf-8").splitlines():
+    for line in _text(f"{name}.lua", folders).splitlines():
         if line.startswith("--@include "):
             included = line.split()[1]
             if included not in seen:
                 seen.add(included)
-                lines.append(_assemble(included, folder, seen))
+                lines.append(_assemble(included, folders, seen))
         else:
             lines.append(line)
     return "\n".join(lines)
+
+
+def _text(name: str, folders: tuple[Traversable, ...]) -> str:
+    found = next(path for folder in folders if (path := folder / name).is_file())
+    return found.read_text("utf-8")
 
 
 ADD_MANY = Script("add_many_1")

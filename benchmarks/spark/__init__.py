@@ -1,0 +1,1 @@
+"""The Spark benchmark's parts; `benchmarks/spark.py` is the command."""

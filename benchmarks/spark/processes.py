@@ -11,6 +11,7 @@ from typing import Self
 
 TICK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+SERVERS = ("redis-server", "valkey-server")  # what is asked, not what asks
 
 
 def _stats() -> dict[int, list[str]]:
@@ -34,9 +35,10 @@ def _family(stats: dict[int, list[str]], root: int) -> list[int]:
     family, waiting = [], [root]
     while waiting:
         pid = waiting.pop()
-        family.append(pid)
-        waiting += children[pid]
-    return [pid for pid in family if pid in stats]
+        if pid in stats and not stats[pid][-1].startswith(SERVERS):
+            family.append(pid)
+            waiting += children[pid]
+    return family
 
 
 def cpu_seconds(root: int | None = None) -> float:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +11,7 @@ import msgspec
 
 from millstream.brokers.payload import encode_data
 from millstream.drivers.base import PushItem
-from millstream.envelope import Codec, Envelope, JsonCodec, new_job_id, new_job_ids
+from millstream.envelope import Codec, Envelope, JsonCodec, new_job_id
 from millstream.errors import InvalidInput, PayloadTooLarge, UnreadableEnvelope
 from millstream.job import Job
 from millstream.options import JobOptions
@@ -21,8 +20,6 @@ from millstream.tasks import check_data
 
 # What an envelope may take beside its payload: the history of fifty attempts, and some room.
 ENVELOPE_ROOM = 256 * 1024
-BATCH = 1000  # jobs that are packed and pushed at a time
-_ID, _PAYLOAD = "id-of-the-job", b'"payload-of-the-job"'  # where these go in a frame
 _copy: Callable[[Envelope], Envelope] = Envelope.__copy__  # type: ignore[attr-defined]  # not in its stubs
 
 
@@ -54,56 +51,28 @@ class Packer:
         is not followed by a second one.
         """
         kind = job._type
-        return self._item(job, kind, self._payload(job, kind), job._ticket or new_job_id(), now)
+        return self.item(job, kind, self.payload(job, kind), job._ticket or new_job_id(), now)
 
-    def batches(self, jobs: Sequence[Job], now: float) -> Iterator[list[PushItem]]:
-        """The items of many jobs, a thousand at a time. All jobs are checked when this returns.
-
-        What is left to do for an item, its envelope, is done when its batch is asked for: by then the server
-        may be busy with the one before.
-        """
-        payloads = [self._payload(job, job._type) for job in jobs]
-        batches = self._batches(jobs, payloads, now)
-        if any((job._options or job._type.options).unique_key is not None for job in jobs):
-            return iter(list(batches))  # the user's own code makes such keys, and may refuse
-        return batches
-
-    def _batches(
-        self, jobs: Sequence[Job], payloads: list[msgspec.Raw], now: float
-    ) -> Iterator[list[PushItem]]:
-        ids, frames = new_job_ids(), _Frames(self.codec, now)
-        for at in range(0, len(jobs), BATCH):
-            items = []
-            for job, payload in zip(jobs[at : at + BATCH], payloads[at : at + BATCH], strict=True):
-                kind = job._type
-                if job._options is None and job._delay is None and job._ticket is None:
-                    frame = frames.get(kind) or frames.add(kind)
-                    if frame.usable:
-                        job_id = next(ids)
-                        body = b"".join((frame.head, job_id.encode(), frame.middle, payload, frame.tail))
-                        items.append(PushItem(job_id, frame.queue, frame.priority, body, fresh=True))
-                        continue
-                items.append(self._item(job, kind, payload, job._ticket or next(ids), now))
-            yield items
-
-    def _payload(self, job: Job, kind: JobType) -> msgspec.Raw:
+    def payload(self, job: Job, kind: JobType) -> msgspec.Raw:
+        """The job's fields, checked. Raises InvalidPayload or PayloadTooLarge."""
         payload = kind.encode(kind.fields_of(job), self.codec)
         if len(payload) > self.max_payload:
             raise PayloadTooLarge(len(payload), self.max_payload)
         return payload
 
-    def _item(self, job: Job, kind: JobType, payload: msgspec.Raw, job_id: str, now: float) -> PushItem:
+    def item(self, job: Job, kind: JobType, payload: msgspec.Raw, job_id: str, now: float) -> PushItem:
+        """The item of a job whose payload was checked."""
         options = job._options
         if options is None:
             options, template = kind.options, kind.template
             if template is None:
-                template = kind.template = _envelope(kind.name, options)
+                template = kind.template = envelope_of(kind.name, options)
         else:
-            template = _envelope(kind.name, options)
+            template = envelope_of(kind.name, options)
         envelope = _copy(template)  # a fraction of the price of making one
         envelope.id, envelope.payload, envelope.pushed_at = job_id, payload, now
         fresh = job._ticket is None
-        if job._delay is None and not _is_special(options):
+        if job._delay is None and not is_special(options):
             return PushItem(job_id, options.queue, options.priority, self.codec.encode(envelope), fresh=fresh)
         return self._special(envelope, options, job._delay, now, job, fresh)
 
@@ -125,7 +94,7 @@ class Packer:
         )
         if len(payload) > self.max_payload:
             raise PayloadTooLarge(len(payload), self.max_payload)
-        envelope = _envelope(type_name, options)
+        envelope = envelope_of(type_name, options)
         envelope.id, envelope.payload, envelope.pushed_at = new_job_id(), payload, now
         return self._special(envelope, options, delay, now, None, True)
 
@@ -159,41 +128,12 @@ class Packer:
         )
 
 
-class _Frame:
-    """The envelope of a plain job without its id and its payload: all that one differs in from the next."""
-
-    def __init__(self, kind: JobType, codec: Codec, now: float) -> None:
-        options = kind.options
-        self.queue, self.priority = options.queue, options.priority
-        self.head = self.middle = self.tail = b""
-        self.usable = not _is_special(options) and getattr(codec, "is_plain_json", False)
-        if self.usable:
-            envelope = _envelope(kind.name, options)
-            envelope.id, envelope.payload, envelope.pushed_at = _ID, msgspec.Raw(_PAYLOAD), now
-            parts = re.split(b"%b|%b" % (_ID.encode(), _PAYLOAD), codec.encode(envelope))
-            self.usable = len(parts) == 3  # a type or a tag may be called like one of them
-            if self.usable:
-                self.head, self.middle, self.tail = parts
-
-
-class _Frames(dict[JobType, _Frame]):
-    """The frames of one call, in which all jobs are pushed at the same time."""
-
-    def __init__(self, codec: Codec, now: float) -> None:
-        super().__init__()
-        self._codec, self._now = codec, now
-
-    def add(self, kind: JobType) -> _Frame:
-        frame = self[kind] = _Frame(kind, self._codec, self._now)
-        return frame
-
-
-def _is_special(options: JobOptions) -> bool:
+def is_special(options: JobOptions) -> bool:
     """Whether a job's envelope depends on more than its id, its payload and the time."""
     return options.unique_for is not None or options.unique_key is not None or options.expires_in is not None
 
 
-def _envelope(type_name: str, options: JobOptions) -> Envelope:
+def envelope_of(type_name: str, options: JobOptions) -> Envelope:
     """What the envelopes of one type and one set of options have in common."""
     return Envelope(
         id="",

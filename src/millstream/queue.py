@@ -6,7 +6,7 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -32,6 +32,7 @@ from millstream.options import (
 )
 from millstream.packing import ENVELOPE_ROOM, BoundedCodec, Packer
 from millstream.producer import Producer
+from millstream.pushing import Arrived, Bulk, push_iterator
 from millstream.recording.driver import Recorder, RecordingDriver
 from millstream.registry import Registry, default_registry
 from millstream.schedule import CatchUp, Schedule, Schedules, make_schedule
@@ -126,31 +127,29 @@ class Queue(QueueTaker):
         return job_id
 
     def push_many(self, jobs: Iterable[Job], *, session: Any = None) -> list[str]:
-        """Push jobs in their order, a round trip per thousand and queue; their ids.
+        """Push jobs in their order, a thousand at a time; their ids.
 
-        All are checked before the first is sent. If this raises BrokerUnavailable, some thousands may have
-        been pushed; pushing the same objects again adds nothing twice. ``session`` is that of `push`.
+        A list is checked as a whole before its first job is sent. An iterator is pushed as it goes, and never
+        held whole. If this raises BrokerUnavailable, some thousands may have been pushed; pushing the
+        same objects again adds nothing twice. ``session`` is that of `push`.
         """
+        if session is None and not isinstance(jobs, Sequence):
+            return push_iterator(self, jobs)
         listed = list(jobs)
         targets = [self._target(job) for job in listed]
         if any(type(job._ticket) is Arrived for job in listed):
             return self._push_rest(listed, session)
+        if session is None and targets.count(self) == len(targets):
+            bulk = Bulk(self)
+            bulk.push_list(listed)
+            return bulk.ids
         now = time.time()
-        made: list[str] = []  # the ids of what may have been sent
-        ids: list[str] = []  # of what is known to have arrived
+        items = [target._packer.pack(job, now) for target, job in zip(targets, listed, strict=True)]
         try:
-            if targets.count(self) == len(targets) and session is None:
-                for got in self.driver.push_batches(_noting(self._packer.batches(listed, now), made)):
-                    ids += got
-            else:
-                items = [target._packer.pack(job, now) for target, job in zip(targets, listed, strict=True)]
-                made += [item.id for item in items]
-                ids = _push_each(targets, items, session)
+            ids = _push_each(targets, items, session)
         except BaseException:
-            for job, job_id in zip(listed, made, strict=False):
-                job._ticket = job_id
-            for job, job_id in zip(listed, ids, strict=False):
-                job._ticket = Arrived(job_id)
+            for job, item in zip(listed, items, strict=True):
+                job._ticket = item.id
             raise
         for job, job_id in zip(listed, ids, strict=True):
             job._id, job._ticket = job_id, None
@@ -361,16 +360,6 @@ def _codec(codec: str | Codec) -> Codec:
         return CODECS[codec]()
     except KeyError:
         raise ConfigurationError(f"{codec!r} is not a codec; use one of {', '.join(CODECS)}") from None
-
-
-class Arrived(str):
-    """The ticket of a job that was pushed by a `push_many` that failed later: it need not be sent again."""
-
-
-def _noting(batches: Iterable[list[PushItem]], made: list[str]) -> Iterator[list[PushItem]]:
-    for items in batches:
-        made += [item.id for item in items]
-        yield items
 
 
 def _push_items(driver: Driver, items: list[PushItem], session: Any) -> list[str]:

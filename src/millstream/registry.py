@@ -65,13 +65,17 @@ class JobType:
 
     def check(self, payload: msgspec.Raw, codec: Codec) -> Any:
         """The decoded fields. Raises InvalidPayload."""
+        try:
+            return self.decoder(codec)(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidPayload(self.name, _plain(error)) from error
+
+    def decoder(self, codec: Codec) -> Callable[[msgspec.Raw], Any]:
+        """What decodes and checks a payload; it raises the errors of msgspec."""
         decoder = self._decoders.get(codec.name)
         if decoder is None:
             decoder = self._decoders[codec.name] = self._decoder(codec)
-        try:
-            return decoder(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidPayload(self.name, _plain(error)) from error
+        return decoder
 
     def _decoder(self, codec: Codec) -> Callable[[msgspec.Raw], Any]:
         # Codecs that sign or encrypt wrap one of these two: what they make of an empty payload tells which.

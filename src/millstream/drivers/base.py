@@ -24,7 +24,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, overload
 
 import msgspec
 
@@ -61,6 +61,32 @@ class PushItem(msgspec.Struct, frozen=True, gc=False):
     unique_key: str | None = None
     unique_for: float = 0.0  # seconds; 0: until the job is gone
     fresh: bool = False  # its id was made for this push: no job can have it yet, and nobody needs to look
+
+
+class PlainBatch(Sequence[PushItem]):
+    """Fresh jobs of one queue and level with nothing special about them, as their ids and bodies.
+
+    A driver that adds them by the thousand takes the two lists; for any other this is a sequence of items.
+    """
+
+    __slots__ = ("bodies", "ids", "priority", "queue")
+
+    def __init__(self, queue: str, priority: str, ids: list[str], bodies: list[bytes]) -> None:
+        self.queue, self.priority, self.ids, self.bodies = queue, priority, ids, bodies
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> PushItem: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[PushItem]: ...
+
+    def __getitem__(self, index: int | slice) -> PushItem | Sequence[PushItem]:
+        if isinstance(index, slice):
+            return PlainBatch(self.queue, self.priority, self.ids[index], self.bodies[index])
+        return PushItem(self.ids[index], self.queue, self.priority, self.bodies[index], fresh=True)
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -187,7 +213,7 @@ class Driver(ABC):
         A driver may ask for the next batch while the server works at the last one: what makes the batches
         then costs no time of its own.
         """
-        return map(self.push, batches)
+        return map(self.push, map(list, batches))
 
     def push_numbered(self, queue: str, line: str, number: int, items: Sequence[PushItem]) -> bool:
         """Push items to one queue as the call ``number`` of ``line``; whether that took effect now.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from millstream.brokers.payload import MAX_NAME, check_name
-from millstream.drivers.base import PushItem, RateLimit, Settlement
+from millstream.drivers.base import PlainBatch, PushItem, RateLimit, Settlement
 from millstream.envelope import PRIORITIES
 from millstream.errors import InvalidInput, InvalidName, PayloadTooLarge
 
@@ -84,6 +84,9 @@ def check_numbered(queue: str, line: str, number: int, items: Sequence[PushItem]
 
 def check_items(items: Sequence[PushItem], max_payload: int) -> None:
     """Check what is to be pushed."""
+    if isinstance(items, PlainBatch):
+        _check_batch(items, max_payload)
+        return
     queue = None
     for item in items:
         if item.queue is not queue:
@@ -99,6 +102,16 @@ def check_items(items: Sequence[PushItem], max_payload: int) -> None:
             raise InvalidInput(f"{item.priority!r} is not a priority; use one of {', '.join(PRIORITIES)}")
         if item.delay or item.unique_key is not None or item.unique_for:
             _check_options(item)
+
+
+def _check_batch(batch: PlainBatch, max_payload: int) -> None:
+    """Their ids are new and of our own making, so there is less to look at."""
+    check_queue(batch.queue)
+    if batch.priority not in PRIORITIES:
+        raise InvalidInput(f"{batch.priority!r} is not a priority; use one of {', '.join(PRIORITIES)}")
+    largest = max(map(len, batch.bodies), default=0)
+    if largest > max_payload:
+        raise PayloadTooLarge(largest, max_payload)
 
 
 def _check_options(item: PushItem) -> None:

@@ -20,6 +20,7 @@ from millstream.drivers.base import (
     DeadLetter,
     FoundJob,
     Outcome,
+    PlainBatch,
     PushItem,
     QueueSize,
     RateLimit,
@@ -96,7 +97,7 @@ class RedisSteps(Steps):
             if plain:
                 yield from self._add_ahead(queue, those)
             else:
-                yield from (self.push(queue, items) for items in those)
+                yield from (self.push(queue, list(items)) for items in those)
 
     def _add_ahead(self, queue: str, batches: Iterable[Sequence[PushItem]]) -> Iterator[list[str]]:
         self._note_queue(queue)
@@ -104,7 +105,7 @@ class RedisSteps(Steps):
 
         def calls() -> Iterator[Call]:
             for items in batches:
-                ids = [item.id for item in items]
+                ids = items.ids if isinstance(items, PlainBatch) else [item.id for item in items]
                 slot = self._numbers.take((queue, *ids))
                 unanswered.append((slot, ids))
                 yield self._addition(queue, slot, ids, items)
@@ -120,11 +121,15 @@ class RedisSteps(Steps):
 
     def _addition(self, queue: str, slot: Slot, ids: list[str], items: Sequence[PushItem]) -> Call:
         """The keys and arguments of add_3.lua."""
-        keys, priority = self._keys(queue), items[0].priority
-        fresh = "1" if all(item.fresh for item in items) else "0"
+        keys = self._keys(queue)
+        if isinstance(items, PlainBatch):
+            priority, fresh, bodies = items.priority, "1", items.bodies
+        else:
+            priority, bodies = items[0].priority, [item.body for item in items]
+            fresh = "1" if all(item.fresh for item in items) else "0"
         return (
             (keys.streams[PRIORITIES.index(priority)], keys.index, keys.answers(slot.id)),
-            (slot.number, ANSWER_TTL_MS, LEVELS[priority], fresh, *ids, *[item.body for item in items]),
+            (slot.number, ANSWER_TTL_MS, LEVELS[priority], fresh, *ids, *bodies),
         )
 
     def _mixture(self, queue: str, slot: Slot, items: Sequence[PushItem]) -> Call:
@@ -396,6 +401,8 @@ def _is_plain(items: Sequence[PushItem]) -> bool:
 
 
 def _is_one_addition(items: Sequence[PushItem]) -> bool:
+    if isinstance(items, PlainBatch):  # its bodies are envelopes in JSON, which tell the id
+        return sum(map(len, items.bodies)) <= MAX_BYTES
     return _is_plain(items) and _size(items) <= MAX_BYTES
 
 

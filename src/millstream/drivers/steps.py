@@ -33,7 +33,7 @@ class Steps(ABC):
 
     def push_ahead(self, queue: str, batches: Iterable[Sequence[PushItem]]) -> Iterator[list[str]]:
         """Push one batch after the other; a broker that takes its time is sent the next one meanwhile."""
-        return (self.push(queue, items) for items in batches)
+        return (self.push(queue, list(items)) for items in batches)
 
     @abstractmethod
     def push_numbered(self, queue: str, line: str, number: int, items: Sequence[PushItem]) -> bool: ...

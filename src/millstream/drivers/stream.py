@@ -29,6 +29,7 @@ from millstream.drivers.base import (
     DeadLetter,
     Driver,
     FoundJob,
+    PlainBatch,
     PushItem,
     QueueSize,
     RateLimit,
@@ -87,7 +88,7 @@ class StreamDriver(Driver):
     def push_batches(self, batches: Iterable[Sequence[PushItem]]) -> Iterator[list[str]]:
         for queue, those in groupby(batches, _only_queue):
             if queue is None:
-                yield from map(self.push, those)
+                yield from map(self.push, map(list, those))
             else:
                 steps = self._open()
                 yield from steps.push_ahead(queue, _checked(those, steps.max_payload))
@@ -309,7 +310,7 @@ def _steps_for(broker: StreamBroker, prefix: str, retry_for: float) -> Steps:
 
 def _only_queue(items: Sequence[PushItem]) -> str | None:
     """The queue of a batch that can be one step."""
-    queues = set(map(_queue_of_item, items))
+    queues = {items.queue} if isinstance(items, PlainBatch) else set(map(_queue_of_item, items))
     return queues.pop() if len(queues) == 1 and len(items) <= CHUNK else None
 
 

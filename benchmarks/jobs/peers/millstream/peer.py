@@ -61,7 +61,7 @@ def push(number: int) -> None:
 
 
 def push_many(numbers: range) -> None:
-    queue.push_many([TYPE(number=number, text=meter.TEXT) for number in numbers])
+    queue.push_many(TYPE(number=number, text=meter.TEXT) for number in numbers)
 
 
 def stop() -> None:

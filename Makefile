@@ -11,8 +11,8 @@ UV := scripts/uv
 RUN := $(UV) run --frozen --all-extras
 OPS ?= 1000000
 ARGS ?=
-# What measures time or keeps both cores busy by itself runs alone, after everything else has run two at a time.
-ALONE := tests/worker tests/faults tests/spark tests/benchmarks
+# What measures time runs alone, after everything else has run three at a time: most of that waits for servers.
+ALONE := tests/worker tests/faults
 
 .PHONY: help setup system demo test lint format bench faults docs differential clean
 
@@ -29,7 +29,7 @@ demo: setup  ## the tour, on the embedded default
 	@$(RUN) millstream demo --out out/demo
 
 test: setup system lint  ## lint, types and every test; says at its end what could not run here
-	@$(RUN) pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE)) $(ARGS)
+	@$(RUN) pytest -n 3 --dist loadfile $(addprefix --ignore=,$(ALONE)) $(ARGS)
 	@$(RUN) pytest $(ALONE) $(ARGS)
 
 lint: setup  ## ruff and mypy

@@ -11,6 +11,8 @@ from millstream.worker.intake import Intake
 from millstream.worker.options import WorkerOptions
 from millstream.worker.parts import Patience, log
 
+SOON = 0.05  # seconds until a slot may be free again, where a dead worker's jobs wait for one
+
 
 class Reclaimer:
     """`run` is its thread. Each worker looks for itself: there is no leader whose death could stop it."""
@@ -27,6 +29,7 @@ class Reclaimer:
 
     def run(self) -> None:
         patience = Patience("reclaimer", self._stop)
+        more = False  # whether somebody left more than this worker could take the last time
         while not self._stop.is_set():
             count = self._wanted()
             try:
@@ -40,8 +43,10 @@ class Reclaimer:
                 log.warning("took over %d jobs whose lease had ended", len(found))
                 self.recovered += len(found)
                 self._intake.admit(found, first=True)
-            if not count or len(found) < count:
-                self._stop.wait(self._interval)
+            if count:
+                more = len(found) == count
+            if not (count and more):
+                self._stop.wait(SOON if more else self._interval)
 
     def _recover(self, count: int) -> list[Reservation]:
         if self._outage:

@@ -45,7 +45,7 @@ bench: setup system  ## the benchmarks; figures go to out/
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(RUN) --group bench python $$file $(ARGS); done
 
 faults: setup system  ## the fault tests, with the long settings
-	@MILLSTREAM_FAULTS=long $(RUN) pytest tests/faults $(ARGS)
+	@MILLSTREAM_FAULTS=long $(RUN) pytest tests/faults tests/outbox tests/schedule tests/spark tests/benchmarks $(ARGS)
 
 docs: setup system  ## run every snippet of README.md and docs/
 	@$(RUN) pytest tests/docs $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 
@@ -9,6 +10,19 @@ import pytest
 
 from tests.servers import FLAVOURS, MariaDbServer, PostgresServer, RedisServer
 from tests.servers.process import LACKS
+
+LONG = os.environ.get("MILLSTREAM_FAULTS") == "long"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long(why): runs with `make faults` only (MILLSTREAM_FAULTS=long)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` has twelve minutes. What takes long and has a shorter sibling waits for `make faults`."""
+    for item in items:
+        if not LONG and (mark := item.get_closest_marker("long")):
+            item.add_marker(pytest.mark.skip(reason=f"{mark.args[0]}: make faults runs it"))
 
 
 def _server(flavour: str) -> Iterator[RedisServer]:

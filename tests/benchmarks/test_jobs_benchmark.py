@@ -32,7 +32,10 @@ def _needs_a_redis() -> None:
         requirement_missing("any Redis or Valkey server")
 
 
-@pytest.mark.parametrize("sections", [("push", "drain"), ("latency", "backlog")])
+@pytest.mark.parametrize(
+    "sections",
+    [("push", "drain"), pytest.param(("latency", "backlog"), marks=pytest.mark.long("the other half"))],
+)
 def test_the_quick_form_prints_ratios_and_writes_them(tmp_path: Path, sections: tuple[str, ...]) -> None:
     out = tmp_path / "bench.json"
     only = [f"--only={section}" for section in sections]

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 LONG = os.environ.get("MILLSTREAM_FAULTS") == "long"
 TRANSACTIONS, SPAN = (1000, 40.0) if LONG else (60, 4.0)  # how many, and over how many seconds
 HERE = "same database"
-PAIRS = [("sqlite", "redis7"), ("postgres", HERE), ("mariadb", "redis7")]
+PAIRS = [("postgres", "redis7")]
 if LONG:
     PAIRS = [(source, target) for source in DATABASES for target in ("redis7", HERE)]
 pytestmark = pytest.mark.timeout(400 if LONG else 180)

@@ -24,7 +24,7 @@ from tests.spark.conftest import require_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(600)  # six JVMs start on whatever cores there are
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long("six Javas on two cores")]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tests.servers.process import requirement_missing
 from tests.spark.cluster import SparkServer, spark_program
 from tests.spark.conftest import require_spark, run_python
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long("a Java of its own")]
 
 
 class ConnectServer(SparkServer):

@@ -28,8 +28,12 @@ class MariaDbServer(Server):
     def command(self) -> list[str]:
         data = self.folder / "data"
         user = f"--user={getpass.getuser()}"
+        # A server that starts deletes temporary tables, those of its neighbours too if they share a folder.
+        temporary = self.folder / "tmp"
+        temporary.mkdir(exist_ok=True)
         if not data.exists():
             command = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", user]
+            command += [f"--tmpdir={temporary}"]
             command += ["--auth-root-authentication-method=normal", "--skip-test-db"]
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
@@ -39,6 +43,7 @@ class MariaDbServer(Server):
         return [
             *("mariadbd", "--no-defaults", user, f"--datadir={data}", f"--socket={self.folder}/s"),
             *(f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-name-resolve"),
+            f"--tmpdir={temporary}",
             *("--max-connections=300", "--performance-schema=off", *self._args),
         ]
 

@@ -25,10 +25,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.servers import FLAVOURS, RedisServer, find_redis  # noqa: E402
+from tests.servers import FLAVOURS, RedisServer, find_redis
 
-from millstream import Job, Queue, connect  # noqa: E402 - by the path above
-from millstream.archive import SqlArchive  # noqa: E402
+from millstream import Job, Queue, connect
+from millstream.archive import SqlArchive
 
 LIMIT = 1.2  # what audit mode may cost
 

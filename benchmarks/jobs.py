@@ -40,7 +40,7 @@ from rich.console import Console
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.jobs import contenders, environments, measures, report  # noqa: E402 - by the path above
+from benchmarks.jobs import contenders, environments, measures, report
 
 SECTIONS = ("push", "drain", "latency", "backlog")
 QUICK_PEERS = 2

@@ -39,9 +39,9 @@ from rich.console import Console
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.jobs import contenders, environments  # noqa: E402 - by the path above
-from benchmarks.jobs import report as figures  # noqa: E402
-from benchmarks.sql_jobs import homes, measures, plans, report  # noqa: E402
+from benchmarks.jobs import contenders, environments
+from benchmarks.jobs import report as figures
+from benchmarks.sql_jobs import homes, measures, plans, report
 
 DATABASES = ("postgresql", "sqlite")
 SECTIONS = ("push", "drain", "backlog", "plan")

@@ -35,13 +35,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import redis  # noqa: E402 - after the path
-from benchmarks.spark.processes import MemoryWatch, cpu_seconds  # noqa: E402
-from pyspark.sql import SparkSession  # noqa: E402
-from pyspark.sql import functions as F  # noqa: E402
-from tests.servers import RedisServer  # noqa: E402
+import redis
+from benchmarks.spark.processes import MemoryWatch, cpu_seconds
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from tests.servers import RedisServer
 
-from millstream.spark import session  # noqa: E402
+from millstream.spark import session
 
 STREAM = "bench:events"
 SCHEMA = "order_id long, customer string, amount double"

@@ -25,9 +25,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import redis  # noqa: E402 - after the path
-from pyspark.sql import DataFrame, SparkSession  # noqa: E402
-from tests.servers import RedisServer  # noqa: E402
+import redis
+from pyspark.sql import DataFrame, SparkSession
+from tests.servers import RedisServer
 
 WANTED = 1.5  # times the pipeline
 SINK, PIPELINE = "sink (exactly once)", "redis-py pipeline of XADDs"

@@ -77,10 +77,7 @@ class Queue(QueueTaker):
         archive: SqlArchive | str | Mapping[str, Any] | None = None,
         history: bool | str | Mapping[str, Any] | HistoryOptions = False,
     ) -> None:
-        if isinstance(max_payload, bool) or not isinstance(max_payload, int) or max_payload < 1:
-            raise ConfigurationError(
-                f"max_payload must be a whole number of bytes above 0, not {max_payload!r}"
-            )
+        _check_max_payload(max_payload)
         bounded = BoundedCodec(_codec(codec), max_payload + ENVELOPE_ROOM)
         known = Registry(default_registry) if registry is None else registry
         self.recorder: Recorder | None = None

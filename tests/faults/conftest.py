@@ -6,7 +6,6 @@ has a control: a way of working that is known to lose jobs must be reported as l
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -15,11 +14,10 @@ from typing import Any
 import pytest
 
 from millstream.drivers.sql import SqlDriver
+from tests.conftest import LONG
 from tests.servers import MariaDbServer, PostgresServer, RedisServer
 from tests.servers.mariadb import SAFE as MARIADB_SAFE
 from tests.servers.postgres import SAFE as POSTGRES_SAFE
-
-LONG = os.environ.get("MILLSTREAM_FAULTS", "") == "long"
 
 
 def sized(short: int, long: int) -> int:

@@ -5,7 +5,6 @@ MILLSTREAM_FAULTS=long, which `make faults` sets, runs each for longer.
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections import Counter
@@ -16,9 +15,9 @@ import redis
 
 from millstream import open_broker
 from millstream.errors import BrokerUnavailable, OutcomeUnknown
+from tests.conftest import LONG
 from tests.servers import RedisServer, TcpProxy
 
-LONG = os.environ.get("MILLSTREAM_FAULTS") == "long"
 ADDITIONS = 3000 if LONG else 150
 KILLS = 12 if LONG else 2
 GROUP = "workers"

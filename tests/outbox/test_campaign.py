@@ -5,7 +5,6 @@ MILLSTREAM_FAULTS=long makes it 1,000 transactions on each database, to Redis an
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -22,12 +21,12 @@ from sqlalchemy.orm import Session
 from millstream import connect
 from millstream.outbox import Outbox, OutboxKeeper
 from millstream.sql import Database, parse_url
+from tests.conftest import LONG
 from tests.contract.streams.helpers import until
 from tests.outbox.campaign import Effect
 from tests.outbox.conftest import DATABASES, Source
 
 ROOT = Path(__file__).parents[2]
-LONG = os.environ.get("MILLSTREAM_FAULTS") == "long"
 TRANSACTIONS, SPAN = (1000, 40.0) if LONG else (60, 4.0)  # how many, and over how many seconds
 HERE = "same database"
 PAIRS = [("postgres", "redis7")]

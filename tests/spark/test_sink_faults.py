@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.spark.sink import redis as sink_redis
+from tests.conftest import LONG
 from tests.servers import RedisServer, TcpProxy
 from tests.spark.conftest import ROOT, require_spark
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-LONG = os.environ.get("MILLSTREAM_FAULTS", "") == "long"
 FILES, ROWS = 3, 400  # new files before each crash, each a batch; rows of a file
 KINDS = ("task", "cut", "restart", "kill")
 STREAM = "orders"

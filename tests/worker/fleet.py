@@ -110,6 +110,10 @@ class Fleet:
             return []
         return [int(pid) for pid in text.split()]
 
+    def working(self) -> list[int]:
+        """The worker processes that have reported to the queue: they have imported the application."""
+        return [info.pid for info in self.driver.workers() if self.name in info.queues]
+
     def lines(self, what: str | None = None) -> list[Line]:
         return [line for line in read_lines(self.record) if what is None or line.what == what]
 

@@ -50,6 +50,7 @@ def test_processes_share_the_work_and_end_on_sigterm(launch: Launch) -> None:
     from tests.worker.app import Work, WorkAsync
 
     fleet = launch(workers=2, concurrency=2)
+    until(lambda: len(fleet.working()) == 2, "both processes", 20)
     fleet.push_many([(Work if n % 2 else WorkAsync)(seconds=0.05) for n in range(40)])
     fleet.wait_for("done", 40)
     pids = fleet.pids()
@@ -184,6 +185,7 @@ def test_processes_end_when_their_launcher_is_killed(launch: Launch) -> None:
     from tests.worker.app import Work
 
     fleet = launch(workers=2)
+    until(lambda: len(fleet.working()) == 2, "both processes", 20)
     fleet.push_many([Work(seconds=0.01) for _ in range(4)])
     fleet.wait_for("done", 4)
     pids = fleet.pids()

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
-from millstream.drivers.base import Driver
-from tests.contract.drivers.helpers import Q, complete, counts, give_up, ids, one, push, retry, take, until
+from millstream.drivers.base import Driver, Reservation
+from tests.contract.drivers.helpers import (
+    Background,
+    Q,
+    complete,
+    counts,
+    give_up,
+    ids,
+    one,
+    push,
+    retry,
+    take,
+    until,
+)
 
 
 def test_a_job_is_taken_over_when_its_lease_has_ended_and_not_before(driver: Driver) -> None:
@@ -44,6 +57,35 @@ def test_extend_begins_the_lease_anew_and_counts_no_delivery(driver: Driver, sec
     found = driver.find(kept.id, Q)
     assert found is not None
     assert (found.state, found.owner, found.delivery_count) == ("reserved", "a", 1)
+
+
+def test_an_outcome_that_meets_a_renewal_is_accepted(driver: Driver, second: Driver) -> None:
+    """The heartbeat renews a lease while the settler ends the job: neither may make the other refuse."""
+    push(driver, *range(400))
+    held = take(driver, 400)
+    done: set[Reservation] = set()
+    refused = 0
+    over = threading.Event()
+
+    def renew() -> None:
+        nonlocal refused
+        while not over.is_set():
+            asked = [each for each in held if each not in done]
+            answers = second.extend(asked)
+            ended = done.copy()
+            refused += sum(not a for a, each in zip(answers, asked, strict=True) if each not in ended)
+
+    renewing = Background(renew)
+    try:
+        for start in range(0, 400, 8):
+            batch = held[start : start + 8]
+            done.update(batch)
+            assert complete(driver, *batch) == [True] * 8
+    finally:
+        over.set()
+    renewing.result()
+    assert refused == 0
+    assert counts(driver) == (0, 0, 0, 0)
 
 
 def test_a_dead_owners_job_behind_many_live_ones_is_reached(driver: Driver) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection
@@ -18,6 +19,10 @@ from millstream.sql.database import Database
 # The rows that tokens name, locked, found one by one through the primary key. Joined in a plainer way,
 # PostgreSQL may decide to read the whole queue instead, and to go on doing so when the queue has become
 # long.
+#
+# A row that somebody changed while the statement waited for its lock (the heartbeat renewed it) is locked,
+# but its new version is not in the statement's snapshot: it is left out, as if it were not owned. So what
+# these statements find settles the matter, and what they do not find is looked for again the long way.
 _OWNED = """
     SELECT r.ctid FROM {first} unnest(
         CAST(? AS TEXT[]), CAST(? AS BIGINT[]), CAST(? AS TEXT[]), CAST(? AS INTEGER[])
@@ -29,6 +34,8 @@ _OWNED = """
         LIMIT 1 FOR UPDATE
     ) AS r
 """
+
+_by_id = attrgetter("id")
 
 
 class Settler:
@@ -91,17 +98,24 @@ class Settler:
         )
         self._extend_at_once = words(
             f"UPDATE {{p}}jobs SET pos = {{now}} WHERE ctid = ANY(ARRAY({_OWNED.format(first='')}))"
-            " RETURNING id"
         )
 
     # -- settling ----------------------------------------------------------------------------------
 
     def settle(self, queue: int, settlements: Sequence[Settlement]) -> list[bool]:
-        usual = [True] * len(settlements)
         if self._words.backend == "postgresql" and all(one.outcome == "complete" for one in settlements):
-            answers = self._complete(queue, [one.reservation for one in settlements])
-            if answers is not None:
-                return answers
+            ids = {one.reservation.id for one in settlements}
+            if len(ids) == len(settlements):  # one that is named twice is for the long way
+                owned = self._complete(queue, [one.reservation for one in settlements])
+                left = [one for one in settlements if one.reservation.id not in owned]
+                if left:
+                    answers = self._settle_each(queue, left)
+                    owned.update(one.reservation.id for one, done in zip(left, answers, strict=True) if done)
+                return [one.reservation.id in owned for one in settlements]
+        return self._settle_each(queue, settlements)
+
+    def _settle_each(self, queue: int, settlements: Sequence[Settlement]) -> list[bool]:
+        usual = [True] * len(settlements)
         answers = self._calls.once(
             lambda connection: self._settle(connection, queue, settlements), usual, durable=False
         )
@@ -111,11 +125,9 @@ class Settler:
         self._hub.ring_keys(_keys(queue, settlements))
         return answers
 
-    def _complete(self, queue: int, reservations: Sequence[Reservation]) -> list[bool] | None:
-        """Complete jobs in one statement. None where one is named twice: that is for the long way."""
+    def _complete(self, queue: int, reservations: Sequence[Reservation]) -> set[str]:
+        """Complete jobs in one statement; the ids of those that were seen to be owned."""
         ids = [reservation.id for reservation in reservations]
-        if len(set(ids)) < len(ids):
-            return None
         with self._calls.slot() as slot:
             token = _columns(reservations)
             # Where not all were owned, the list of those that were is kept beside the slot's own row, which
@@ -126,17 +138,13 @@ class Settler:
                 *(second, slot.number, len(ids), len(ids)),
             )
 
-            def work(connection: Connection) -> list[bool]:
+            def work(connection: Connection) -> set[str]:
                 done, number, owned = connection.exec_driver_sql(self._complete_at_once, given).one()
                 if not done:
                     if self._calls.took_effect(connection, slot):
-                        mine = set(self._calls.answer(connection, slot, ids, second) or ())
-                        return [job_id in mine for job_id in ids]
+                        return set(self._calls.answer(connection, slot, ids, second) or ())
                     done, number, owned = connection.exec_driver_sql(self._complete_at_once, given).one()
-                if number == len(ids):
-                    return [True] * len(ids)
-                mine = set(owned or ())
-                return [job_id in mine for job_id in ids]
+                return set(ids if number == len(ids) else owned or ())
 
             return self._database.run(work, repeat=True, retry_for=self._retry_for)
 
@@ -207,28 +215,20 @@ class Settler:
 
     def extend(self, queue: int, reservations: Sequence[Reservation]) -> list[bool]:
         if self._words.backend == "postgresql":
-            return self._database.run(
-                lambda connection: self._extend_in_one(connection, queue, reservations),
+            given = (*_columns(reservations), queue)
+            renewed = self._database.run(
+                lambda connection: connection.exec_driver_sql(self._extend_at_once, given).rowcount,
                 repeat=True,
                 retry_for=self._retry_for,
             )
+            if renewed == len(reservations):
+                return [True] * renewed
         return self._database.write(
             lambda connection: self._extend_each(connection, queue, reservations),
             repeat=True,
             durable=False,
             retry_for=self._retry_for,
         )
-
-    def _extend_in_one(
-        self, connection: Connection, queue: int, reservations: Sequence[Reservation]
-    ) -> list[bool]:
-        rows = connection.exec_driver_sql(self._extend_at_once, (*_columns(reservations), queue)).all()
-        mine = {row[0] for row in rows}
-        if len(mine) == len(reservations):
-            return [True] * len(reservations)
-        # An id may be named twice, with two tokens; only one of them can be the row's.
-        rows_by_id = self._rows(connection, queue, reservations)
-        return [one.id in mine and _owned(rows_by_id, one) is not None for one in reservations]
 
     def _extend_each(
         self, connection: Connection, queue: int, reservations: Sequence[Reservation]
@@ -280,11 +280,13 @@ def _owned(rows: dict[str, Any], reservation: Reservation) -> Any:
 
 
 def _columns(reservations: Sequence[Reservation]) -> tuple[arrays.Array, ...]:
+    """The tokens, in the order in which everybody locks rows: two who want the same do not block."""
+    tokens = sorted(reservations, key=_by_id)
     return (
-        arrays.texts([one.id for one in reservations]),
-        arrays.bigints([seq_of(one) for one in reservations]),
-        arrays.texts([one.owner for one in reservations]),
-        arrays.integers([one.delivery_count for one in reservations]),
+        arrays.texts([one.id for one in tokens]),
+        arrays.bigints([seq_of(one) for one in tokens]),
+        arrays.texts([one.owner for one in tokens]),
+        arrays.integers([one.delivery_count for one in tokens]),
     )
 
 

@@ -167,7 +167,7 @@ def main() -> int:
     amount = measures.Amount(
         jobs=args.jobs or (300 if quick else 8000),
         our_jobs=args.our_jobs or (2000 if quick else 200_000),
-        latencies=args.latencies or (30 if quick else 300),
+        latencies=args.latencies or (30 if quick else 1000),
         seconds=args.seconds,
         window=1000 if quick else 20_000,
         backlogs=backlogs,

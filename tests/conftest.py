@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,17 +13,37 @@ from tests.servers import FLAVOURS, MariaDbServer, PostgresServer, RedisServer
 from tests.servers.process import LACKS
 
 LONG = os.environ.get("MILLSTREAM_FAULTS") == "long"
+TESTS = Path(__file__).parent
+SLOW = ("docs/", "contract/test_", "spark/", "benchmarks/", "cli/test_demo", "outbox/test_campaign")
+# Every Java that a test starts is at its end before the optimising compiler's work has paid.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long(why): runs with `make faults` only (MILLSTREAM_FAULTS=long)")
+    # pytest-xdist's own, which the runs of the mutants do without.
+    config.addinivalue_line("markers", "xdist_group(name): runs in one process with all others of the name")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` has twelve minutes. What takes long and has a shorter sibling waits for `make faults`."""
+    """`make test` has twelve minutes, and three processes to share the files.
+
+    What takes long and has a shorter sibling waits for `make faults`. What takes long begins first, so that
+    no process is left alone with it in the end. Those who use the shared Spark share it in one process.
+    """
     for item in items:
         if not LONG and (mark := item.get_closest_marker("long")):
             item.add_marker(pytest.mark.skip(reason=f"{mark.args[0]}: make faults runs it"))
+        together = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(together))
+    items.sort(key=_begins)
+
+
+def _begins(item: pytest.Item) -> int:
+    """A key to sort by; what has the same stays in its order."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        return 0
+    return 1 if item.path.relative_to(TESTS).as_posix().startswith(SLOW) else 2
 
 
 def _server(flavour: str) -> Iterator[RedisServer]:

@@ -38,6 +38,7 @@ CONF = {
     "spark.sql.adaptive.enabled": "false",  # one plan per query: a test that counts tasks can rely on it
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "false",
     "spark.cleaner.periodicGC.interval": "60min",
+    "spark.python.daemon.module": "tests.spark.elsewhere",  # tasks have another working folder
 }
 
 # PySpark and py4j leave sockets to the garbage collector, and their child processes to the end of the

@@ -27,8 +27,9 @@ from millstream.spark.archiving import archive, read_archive
 from millstream.spark.archiving.batches import Archiver
 from millstream.spark.archiving.location import Location
 from millstream.spark.archiving.positions import Positions
-from millstream.spark.archiving.sources import absolute_url, source_of
+from millstream.spark.archiving.sources import source_of
 from millstream.spark.archiving.table import ArchiveTable
+from millstream.spark.urls import absolute_url
 from tests.servers import RedisServer
 from tests.spark.archives import plain
 from tests.spark.conftest import Run, run_python

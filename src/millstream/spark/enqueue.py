@@ -27,6 +27,7 @@ from millstream.spark.sink.options import JobWriteOptions, read_options
 from millstream.spark.sink.staging import publish_once
 from millstream.spark.sink.targets import open_target
 from millstream.spark.tables import read_table
+from millstream.spark.urls import absolute_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -122,7 +123,8 @@ def _silent(what: str, done: int, total: int | None) -> None:
 
 def _checked(url: str, job_type: str | None, options: Mapping[str, object]) -> dict[str, str]:
     """The sink's options as texts. Raises what the sink would, before a table is read or a JVM is busy."""
-    given = {"url": url, **({} if job_type is None else {"jobType": job_type})}
+    # This program's folder, which need not be the one in which Spark was started.
+    given = {"url": absolute_url(url), **({} if job_type is None else {"jobType": job_type})}
     for name, value in options.items():
         if value is not None:
             given[_camel(name)] = str(value).lower() if isinstance(value, bool) else str(value)

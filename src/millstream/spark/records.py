@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from millstream.errors import InvalidInput, MissingExtra
 from millstream.history import HISTORY, STATES
 from millstream.spark.archiving.reading import read_archive
+from millstream.spark.urls import absolute_url
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -47,7 +48,7 @@ def read_records(
         if archive:
             raise InvalidInput(f"archive=True means a SQL database, and {source!r} is the path of a table")
         return normalise(read_table(spark, source))
-    reader = spark.read.format("millstream").option("url", source)
+    reader = spark.read.format("millstream").option("url", absolute_url(source))
     reader = reader.option("archive" if archive else "history", "true")
     if prefix is not None and archive:
         raise InvalidInput(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +16,7 @@ from millstream.errors import ConfigurationError
 from millstream.spark.archiving.shaping import TEXT, RecordShape
 from millstream.spark.archiving.writing import CORRUPT, TIME
 from millstream.spark.source import default_schema, stream_reader
+from millstream.spark.urls import absolute_url
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader
@@ -108,15 +108,6 @@ def source_of(
     source = ArchiveSource(absolute_url(url), what, fail_on_data_loss)
     assert source.schema is not None  # looked at here, so that a wrong option is told before anything is made
     return source
-
-
-def absolute_url(url: str) -> str:
-    """``url`` with the whole path of a SQLite file: a task's working folder is not the driver's."""
-    head, found, rest = url.partition(":///")
-    if not found or not head.lower().startswith("sqlite") or rest.startswith("/"):
-        return url
-    path, mark, query = rest.partition("?")
-    return f"{head}:///{os.path.abspath(path)}{mark}{query}" if path else url
 
 
 def _json_list(names: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from millstream.errors import ConfigurationError, InvalidInput
 from millstream.options import DEFAULTS as JOB_DEFAULTS
 from millstream.options import OPTION_NAMES as JOB_NAMES
 from millstream.options import check_queue_name, delay_or_time, merge, unknown_option
+from millstream.spark.urls import absolute_url
 
 T = TypeVar("T")
 
@@ -141,6 +142,7 @@ def read_options(given: Mapping[str, str]) -> SinkOptions:
     if "url" not in found:
         raise ConfigurationError('the sink needs option("url", …), such as redis://localhost:6379/0')
     _check_url(found["url"])
+    found["url"] = absolute_url(found["url"])  # here, in the driver: a task has a folder of its own
     options = kind(**found)
     _check_common(options)
     if isinstance(options, EntryOptions):

@@ -16,6 +16,7 @@ from millstream.errors import ConfigurationError, InvalidInput, UnknownScheme
 from millstream.history import HISTORY
 from millstream.options import unknown_option
 from millstream.spark.source.offsets import EARLIEST, LATEST, Positions, parse_offsets, parse_timestamps
+from millstream.spark.urls import absolute_url
 
 # How an option is spelled; Spark hands them over in lower case.
 NAMES = (
@@ -96,7 +97,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = None) ->
                 f"the {name} positions name {unread[0]!r}, which is not among the streams that are read"
             )
     return SourceOptions(
-        url=url,
+        url=absolute_url(url),  # here, in the driver: a task has a folder of its own
         kind=_kind(url, archive),
         streams=streams,
         pattern=pattern,

@@ -221,6 +221,46 @@ def test_a_single_record_gives_what_it_can(
     assert "too short for a forecast" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
+def test_an_attempt_keeps_a_worker_busy_from_its_beginning_to_its_end(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One of 25 s over three windows, and one of 4 s that failed within the last; all counts at its end."""
+    begin = 1_780_000_000.0
+    told = [
+        Record(job_id="a", type="t", state="enqueued", at=begin, enqueued_at=begin, queue="q"),
+        Record(job_id="a", type="t", state="completed", at=begin + 29, enqueued_at=begin, queue="q",
+               attempt=1, started_at=begin + 4, seconds=25.0),
+        Record(job_id="b", type="t", state="failed", at=begin + 28, enqueued_at=begin, queue="r", attempt=1,
+               started_at=begin + 24),
+    ]  # fmt: skip
+    result = metrics(spark, frame(spark, told), window=10, report=str(tmp_path / "report.html"))
+    assert [step.busy for step in result.timeline] == pytest.approx([0.6, 1.0, 1.3])
+    assert [step.wasted for step in result.timeline] == pytest.approx([0, 0, 0.4])
+    assert [step.figures.run_seconds for step in result.timeline] == [0, 0, 29]
+    assert result.forecast is not None
+    assert result.forecast.workers == pytest.approx(1.3)  # the most that were seen busy
+    assert result.queues["q"].workers == pytest.approx(1.0)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "each bar the mean over 10 s; the most were 1.3, from 2026-05-28 20:27:00 UTC on" in text
+
+
+def test_no_more_workers_are_busy_than_there_are(measured: MetricsResult) -> None:
+    """The history was made by 13 workers."""
+    assert max(step.figures.run_seconds / measured.step_seconds for step in measured.timeline) > 13
+    assert 10 < max(step.busy for step in measured.timeline) <= 13 + 1e-6
+    together = sum(step.busy for step in measured.timeline) * measured.step_seconds
+    assert together == pytest.approx(measured.total.run_seconds)
+
+
+def test_what_ran_before_the_time_that_was_asked_for_is_cut(spark: SparkSession) -> None:
+    ended = 1_780_000_005.0
+    one = Record(job_id="a", type="t", state="completed", at=ended, enqueued_at=ended - 500, attempt=1,
+                 started_at=ended - 400, seconds=400.0)  # fmt: skip
+    result = metrics(spark, frame(spark, [one]), window=10)
+    assert [step.busy for step in result.timeline] == pytest.approx([0.5])
+    assert result.total.run_seconds == 400
+
+
 def test_only_the_time_that_was_asked_for(spark: SparkSession, records: list[Record]) -> None:
     middle = records[len(records) // 2].at
     result = metrics(spark, frame(spark, records), since=middle, until=middle + 10)

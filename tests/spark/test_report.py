@@ -39,7 +39,7 @@ def result(**changes: object) -> MetricsResult:
         step_seconds=10.0,
         total=SOME,
         by={"type": {EVIL: SOME, "b.Mail": Figures()}, "queue": {"mails": SOME}, "tenant": {"": SOME}},
-        timeline=[Step(1_780_000_000.0 + 10 * n, SOME if n % 2 else Figures()) for n in range(11)],
+        timeline=[Step(1_780_000_000.0 + 10 * n, SOME if n % 2 else Figures(), 4.0, 0.6) for n in range(11)],
         errors=[ErrorCount(EVIL, "Boom", 15)],
         flaky=[],
         forecast=forecast([10] * 11, step_seconds=10, span_seconds=100, run_seconds=40, finished=85,

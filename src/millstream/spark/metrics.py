@@ -1,9 +1,10 @@
 """Metrics of jobs from their history: throughput, waits, run times, failures, retry cost, flaky handlers,
 capacity.
 
-The records are read once and kept for three passes: what there is and what is unusable, the figures in all
-groupings at once, and the errors. What comes to the driver is bounded, however long the history: one row per
-value of a dimension, and a timeline of at most `_STEPS` steps. The table of all windows is written by Spark.
+The records are read once and kept for four passes: what there is and what is unusable, the figures in all
+groupings at once, how many workers were busy when, and the errors. What comes to the driver is bounded,
+however long the history: one row per value of a dimension, and a timeline of at most `_STEPS` steps. The
+table of all windows is written by Spark.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 from pyspark.sql import functions as F
 
 from millstream.errors import InvalidInput
+from millstream.spark.busy import Busy, busy_seconds
 from millstream.spark.figures import Figures, aggregates, figures_of, flat, with_times
 from millstream.spark.flaky import Flaky, flaky_types
 from millstream.spark.forecast import Forecast, forecast
@@ -37,10 +39,16 @@ _WINDOW = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step of the timeline: when it begins, and its figures."""
+    """One step of the timeline: when it begins, and its figures.
+
+    A record counts in the step of its time, with all that its attempt took; ``busy`` and ``wasted`` are the
+    attempts' time where it passed.
+    """
 
     start: float
     figures: Figures
+    busy: float = 0.0  # workers that ran an attempt, the mean over the step
+    wasted: float = 0.0  # of them: those whose attempt failed
 
 
 class ErrorCount(msgspec.Struct, frozen=True):
@@ -261,7 +269,10 @@ def _step(width: float, span: float) -> float:
 def _measure(
     good: DataFrame, step: float
 ) -> tuple[Figures, dict[str, dict[str, Figures]], list[Step], dict[str, list[Step]]]:
-    """All groupings in one pass: the total, each dimension, the timeline, the timeline of each queue."""
+    """The total, each dimension, the timeline, the timeline of each queue.
+
+    All groupings are counted in one pass; a second one spreads the attempts over the time that they took.
+    """
     stepped = good.withColumn("step", F.floor(F.col("at") / step))
     columns = ["step", *DIMENSIONS]
     sets = [[], ["step"], ["step", "queue"], *([name] for name in DIMENSIONS)]
@@ -284,11 +295,16 @@ def _measure(
             found[grouped[0]][row[grouped[0]]] = figures
     every = steps.get(None, {})
     bounds = range(min(every), max(every) + 1)
+    busy = busy_seconds(good, step, bounds[0], bounds[-1])
     return (
         total,
         {name: _busiest(values) for name, values in found.items()},
-        _timeline(every, bounds, step),
-        {name: _timeline(known, bounds, step) for name, known in steps.items() if name is not None},
+        _timeline(every, busy.get(None, {}), bounds, step),
+        {
+            name: _timeline(known, busy.get(name, {}), bounds, step)
+            for name, known in steps.items()
+            if name is not None
+        },
     )
 
 
@@ -297,10 +313,14 @@ def _busiest(values: dict[str, Figures]) -> dict[str, Figures]:
     return dict(ordered[:_VALUES])
 
 
-def _timeline(known: dict[int, Figures], numbers: Iterable[int], step: float) -> list[Step]:
+def _timeline(known: dict[int, Figures], busy: Busy, numbers: Iterable[int], step: float) -> list[Step]:
     """Every step, also those in which nothing happened: a gap is a fact, too."""
     nothing = Figures()
-    return [Step(number * step, known.get(number, nothing)) for number in numbers]
+    made = []
+    for number in numbers:
+        run, wasted = busy.get(number, (0.0, 0.0))
+        made.append(Step(number * step, known.get(number, nothing), run / step, wasted / step))
+    return made
 
 
 def _errors(good: DataFrame, limit: int = 20) -> list[ErrorCount]:
@@ -332,7 +352,7 @@ def _forecast(
         run_seconds=figures.run_seconds,
         finished=figures.finished,
         backlog=max(0, figures.enqueued - ended) if figures.enqueued else 0,
-        peak_busy=max((each.figures.run_seconds / step for each in timeline), default=0.0),
+        peak_busy=max((each.busy for each in timeline), default=0.0),
         workers=workers,
         target=target,
         horizon_seconds=horizon,
@@ -344,9 +364,9 @@ def _write_table(frame: DataFrame, out: str) -> None:
     if out.rstrip("/").endswith(".parquet"):
         frame.coalesce(1).write.mode("overwrite").parquet(out)
         return
-    from deltalake import write_deltalake  # noqa: PLC0415 - an extra
+    from millstream.spark.archiving.table import replace_rows  # noqa: PLC0415 - needs deltalake, an extra
 
     local = out.removeprefix("file://")
     if "://" not in local:
         Path(local).mkdir(parents=True, exist_ok=True)
-    write_deltalake(out, frame.toArrow(), mode="overwrite", schema_mode="overwrite")
+    replace_rows(out, frame.toArrow())

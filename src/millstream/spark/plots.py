@@ -18,7 +18,9 @@ import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from millstream.spark.ticks import even_ticks, log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -125,6 +127,7 @@ def waits(axes: Axes, result: MetricsResult) -> None:
         axes.plot([x for x, _ in points], [y for _, y in points], style, color=colour, marker=".", label=name)
     axes.set_ylabel("waited")
     axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(FixedLocator(even_ticks(0.0, axes.get_ylim()[1], most=8)))
     axes.yaxis.set_major_formatter(FuncFormatter(_duration_tick))
     _clock(axes, result)
 
@@ -140,7 +143,12 @@ def run_times(axes: Axes, result: MetricsResult) -> None:
         axes.plot(max(run.p95, 1e-6), place, "D", color=RETRIED, markersize=7, label="p95" if first else None)
         axes.plot(high, place, "s", color=FAILED, markersize=7, label="p99" if first else None)
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    if known:
+        shortest = min(max(run.p50, 1e-6) for _, run in known)
+        longest = max(run.p99 for _, run in known)
+        marks = log_ticks(shortest, longest)
+        axes.set_xlim(marks[0] * 0.85, max(marks[-1], longest, marks[0] * 2) * 1.18)
+        axes.xaxis.set_major_locator(FixedLocator(marks))
     axes.xaxis.set_major_formatter(FuncFormatter(_duration_tick))
     axes.xaxis.set_minor_locator(NullLocator())
     _names(axes, [name for name, _ in known])
@@ -167,9 +175,8 @@ def outcomes(axes: Axes, result: MetricsResult) -> None:
 def busy(axes: Axes, result: MetricsResult) -> None:
     """Workers that were busy, against what there is and what the load needs."""
     starts, width = _times(result)
-    load = [step.figures.run_seconds / result.step_seconds for step in result.timeline]
-    wasted = [step.figures.wasted_seconds / result.step_seconds for step in result.timeline]
-    useful = [all_ - lost for all_, lost in zip(load, wasted, strict=True)]
+    wasted = [step.wasted for step in result.timeline]
+    useful = [step.busy - step.wasted for step in result.timeline]
     axes.bar(starts, useful, width, align="edge", color=DONE, label="useful work")
     if any(wasted):
         axes.bar(
@@ -217,7 +224,11 @@ def _names(axes: Axes, names: list[str]) -> None:
 
 
 def _short(name: str, limit: int = 26) -> str:
-    return name if len(name) <= limit else "…" + name[-limit + 1 :]
+    """The end of a long name, from a dot on where there is one: there it differs from the others."""
+    if len(name) <= limit:
+        return name
+    end = name[-limit + 1 :]
+    return "…" + (end.partition(".")[2] or end)
 
 
 def _types(result: MetricsResult) -> list[tuple[str, Any]]:
@@ -233,16 +244,23 @@ def _times(result: MetricsResult) -> tuple[list[float], float]:
 def _clock(axes: Axes, result: MetricsResult) -> None:
     """The time axis: seconds from the start for a short history, times of day or dates for a long one."""
     first = result.first or 0.0
+    starts, width = _times(result)
+    low, high = starts[0], starts[-1] + width
     if result.span < 600:
+        ticks = even_ticks(max(low, 0.0), high)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g} s"))
         axes.set_xlabel(f"after {datetime.fromtimestamp(first, UTC):%Y-%m-%d %H:%M:%S} UTC")
     else:
-        form = "%H:%M" if result.span < 2 * 86400 else "%m-%d"
+        days = result.span >= 2 * 86400
+        form = "%m-%d" if days else "%H:%M"
+        # At full hours and days of the clock, not so many after the first record: a date means its midnight.
+        clock = even_ticks(first + low, first + high, least_step=86400.0 if days else 60.0)
+        ticks = [at - first for at in clock]
         axes.xaxis.set_major_formatter(
             FuncFormatter(lambda x, _: f"{datetime.fromtimestamp(first + x, UTC):{form}}")
         )
         axes.set_xlabel(f"UTC, from {datetime.fromtimestamp(first, UTC):%Y-%m-%d %H:%M}")
-    axes.xaxis.set_major_locator(MaxNLocator(7, integer=result.span > 5))
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
 
 
 def _duration_tick(seconds: float, _: object) -> str:

@@ -194,7 +194,7 @@ def _failures(result: MetricsResult) -> str:
         "nothing.</p>"
     )
     rows = [(each.type, each.error_type, f"{each.count:,}") for each in result.errors]
-    return f"<h2>Retry cost</h2>{words}{_rows(('job type', 'error', 'attempts'), rows)}"
+    return f"<h2>Retry cost</h2>{words}{_rows(('job type', 'error', 'attempts'), rows, words=True)}"
 
 
 def _flaky(result: MetricsResult) -> str:
@@ -238,7 +238,13 @@ def _capacity(result: MetricsResult) -> str:
         "needed later",
         "backlog",
     )
-    drawn = _figure(plots.busy, result, "How many workers were busy, by when their attempts ended.")
+    busiest = max(result.timeline, key=lambda step: step.busy)
+    drawn = _figure(
+        plots.busy,
+        result,
+        f"How many workers were busy at once, each bar the mean over {span_text(result.step_seconds)}; "
+        f"the most were {busiest.busy:.1f}, from {_moment(busiest.start)} on.",
+    )
     return f"<h2>Capacity</h2><p>{_text(words)}</p>{drawn}{_rows(columns, rows)}"
 
 
@@ -289,7 +295,8 @@ def _reading() -> str:
         "begins. The run time is that of one attempt. Failed jobs failed for good, after their last attempt; "
         "retried attempts failed and were followed by another. Percentiles are exact up to "
         f"{ACCURACY:,} values, and beyond that off by at most one rank in {ACCURACY:,}. Wasted is the run "
-        "time of attempts that failed. An attempt counts in the time in which it ended. The forecast assumes "
+        "time of attempts that failed. An attempt counts in the time in which it ended, and keeps its worker "
+        "busy from its beginning to its end. The forecast assumes "
         "that run times stay as they are and that arrivals go on as they did, or along a straight line "
         f"where that is certain (at least {MIN_STEPS} steps); it knows no daily or weekly waves.</p>"
     )
@@ -308,10 +315,12 @@ def _figure(plot: plots.Plot, result: MetricsResult, words: str, height: float =
     return f"<figure>{drawn}<figcaption>{_text(words)}</figcaption></figure>"
 
 
-def _rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:
+    """A table; with ``words``, the second column is text as the first is, and no number."""
     head = "".join(f"<th scope=col>{_text(name)}</th>" for name in columns)
     lines = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    kind = " class=words" if words else ""
+    table = f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
     return f"<div class=wide tabindex=0>{table}</div>"
 
 

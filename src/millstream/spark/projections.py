@@ -36,6 +36,7 @@ from millstream.errors import ConfigurationError, InvalidInput, MissingExtra, Pr
 from millstream.spark.archiving.reading import read_archive
 from millstream.spark.folding import INPUT, MARK, OUTPUT, Fold, Folder
 from millstream.spark.statetable import COLUMNS, StateTable, arrow_type
+from millstream.spark.urls import absolute_url
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -81,6 +82,7 @@ def project(
     partitions: int | None = None,
     fail_on_data_loss: bool = True,
     on_progress: Progress | None = None,
+    after: Callable[[str, int], None] | None = None,
 ) -> ProjectionResult:
     """Bring the table at ``table`` up to date with ``stream`` (a name, several, or a pattern) at ``url``.
 
@@ -91,7 +93,8 @@ def project(
 
     ``rebuild`` folds the whole stream anew; ``rebuild_from`` the archive at that path, then what the stream
     has beyond it. Both are needed after the fold has changed. ``every`` goes on until ``stop`` is set, with
-    a batch in so many seconds; without it, the run ends when the stream is read to its end.
+    a batch in so many seconds; without it, the run ends when the stream is read to its end. ``after`` is for
+    tests of crashes.
 
     Raises ProjectionFailed where the fold raises, ConfigurationError and InvalidInput for arguments that
     cannot be used.
@@ -110,8 +113,8 @@ def project(
         "spark.sql.shuffle.partitions", str(partitions or max(2, spark.sparkContext.defaultParallelism))
     )
     own.conf.set("spark.sql.session.timeZone", "UTC")
-    run = _Run(states, typed, on_progress or _silent)
-    source = {"url": url, "stream": stream, "failOnDataLoss": str(fail_on_data_loss).lower()}
+    run = _Run(states, typed, on_progress or _silent, after or _silent)
+    source = {"url": absolute_url(url), "stream": stream, "failOnDataLoss": str(fail_on_data_loss).lower()}
     with _fold_errors():
         if rebuild or rebuild_from is not None:
             states.open()
@@ -142,16 +145,24 @@ def project(
 class _Run:
     """One run over the events, counting."""
 
-    def __init__(self, states: StateTable, typed: StructType, on_progress: Progress) -> None:
-        self._states, self._typed, self._say = states, typed, on_progress
+    def __init__(
+        self,
+        states: StateTable,
+        typed: StructType,
+        on_progress: Progress,
+        after: Callable[[str, int], None],
+    ) -> None:
+        self._states, self._typed, self._say, self._after = states, typed, on_progress, after
         self.batches = self.events = self.without_key = self.repeated = self.keys = 0
 
     def rebuild(self, events: DataFrame, folder: Folder) -> None:
         self._say("rebuilding")
         grouped = events.groupBy("stream", "key")
         rows = self._rows(grouped.transformWithState(folder, OUTPUT, "update", "none"))
+        self._after("folded", 0)
         self._say("replacing the table")
         self._states.replace(rows)
+        self._after("replaced", 0)
 
     def follow(
         self,
@@ -183,7 +194,9 @@ class _Run:
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if not query:
             raise RuntimeError("Spark does not say which query this is")
+        self._after("folded", number)
         self._states.merge(rows, f"projection-{query}", number)
+        self._after("merged", number)  # Spark writes down that the batch is done when this returns
         self._say("folding events", self.events)
 
     def _rows(self, frame: DataFrame) -> pa.Table:

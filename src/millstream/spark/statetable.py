@@ -11,12 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake import DeltaTable, QueryBuilder, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 
-from millstream.errors import ConfigurationError
+from millstream.errors import ConfigurationError, TableConflict
 from millstream.spark.archiving.location import parse_location
 from millstream.spark.archiving.reading import read_files
+from millstream.spark.archiving.table import TRIES, once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +51,7 @@ class StateTable:
                 DeltaTable.create(
                     self.uri, self.schema, mode="error", name=NAME,
                     description=self._what,
-                    commit_properties=CommitProperties(app_transactions=[Transaction(GENERATION, 0)]),
+                    commit_properties=once(Transaction(GENERATION, 0)),
                 )  # fmt: skip
             except DeltaError:
                 if not DeltaTable.is_deltatable(self.uri):  # else a second run made it at the same moment
@@ -94,41 +95,60 @@ class StateTable:
     def merge(self, rows: pa.Table, query: str, batch: int) -> bool:
         """Put the rows of a batch into the table; False where that batch of that query is in it already.
 
-        A row never goes back: one that is older than what the table has is passed over.
+        A row never goes back: one that is older than what the table has is passed over. A change by somebody
+        else in the meantime is looked at first, and then it is tried again; TableConflict when that has no
+        end.
         """
-        table = self.open()
-        done = table.transaction_version(query)
-        if done is not None and done >= batch:
-            return False
-        if rows.num_rows:
-            (
-                table.merge(
-                    rows.cast(self.schema),
-                    "t.stream = s.stream AND t.key = s.key",
-                    source_alias="s",
-                    target_alias="t",
-                    commit_properties=CommitProperties(app_transactions=[Transaction(query, batch)]),
-                )
-                .when_matched_update_all("s.position >= t.position")
-                .when_not_matched_insert_all()
-                .execute()
+        for _ in range(TRIES):
+            table = self.open()
+            done = table.transaction_version(query)
+            if done is not None and done >= batch:
+                return False
+            try:
+                self._merge(table, rows, Transaction(query, batch))
+            except CommitFailedError:
+                continue  # it may have been this very batch
+            return True
+        raise TableConflict(f"{self.uri} changed during each of {TRIES} tries to add to it; run it again")
+
+    def _merge(self, table: DeltaTable, rows: pa.Table, transaction: Transaction) -> None:
+        if not rows.num_rows:
+            return
+        (
+            table.merge(
+                rows.cast(self.schema),
+                "t.stream = s.stream AND t.key = s.key",
+                source_alias="s",
+                target_alias="t",
+                commit_properties=once(transaction),
             )
-        return True
+            .when_matched_update_all("s.position >= t.position")
+            .when_not_matched_insert_all()
+            .execute()
+        )
 
     def replace(self, rows: pa.Table) -> int:
-        """Put ``rows`` in place of all that was there, in one commit; the new generation."""
-        table = self.open()
-        generation = (table.transaction_version(GENERATION) or 0) + 1
-        write_deltalake(
-            table,
-            rows.cast(self.schema),
-            mode="overwrite",
-            schema_mode="overwrite",
-            name=NAME,
-            description=self._what,
-            commit_properties=CommitProperties(app_transactions=[Transaction(GENERATION, generation)]),
-        )
-        return generation
+        """Put ``rows`` in place of all that was there, in one commit; the new generation.
+
+        Of two rebuilds at the same time one comes after the other.
+        """
+        for _ in range(TRIES):
+            table = self.open()
+            generation = (table.transaction_version(GENERATION) or 0) + 1
+            try:
+                write_deltalake(
+                    table,
+                    rows.cast(self.schema),
+                    mode="overwrite",
+                    schema_mode="overwrite",
+                    name=NAME,
+                    description=self._what,
+                    commit_properties=once(Transaction(GENERATION, generation)),
+                )
+            except CommitFailedError:
+                continue
+            return generation
+        raise TableConflict(f"{self.uri} changed during each of {TRIES} tries to replace it; run it again")
 
     def version(self) -> int:
         """Of the Delta table, after the last change."""

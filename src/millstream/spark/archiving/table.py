@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, Transaction, create_table_with_add_actions
 
@@ -37,6 +37,21 @@ def once(*transactions: Transaction) -> CommitProperties:
     time.
     """
     return CommitProperties(max_commit_retries=0, app_transactions=list(transactions))
+
+
+def replace_rows(uri: str, rows: pa.Table) -> None:
+    """Put ``rows`` in place of the table at ``uri``, which is made where it is missing, in one commit.
+
+    Of two programs that do so at the same time one comes after the other; with deltalake's own tries, the
+    rows of both would be there. Raises TableConflict when that has no end.
+    """
+    for _ in range(TRIES):
+        try:
+            write_deltalake(uri, rows, mode="overwrite", schema_mode="overwrite", commit_properties=once())
+        except CommitFailedError:
+            continue
+        return
+    raise TableConflict(f"{uri} changed during each of {TRIES} tries to replace it; run it again")
 
 
 class ArchiveTable:

@@ -16,8 +16,13 @@ from tests.servers.process import Server
 ROOT = Path(__file__).parents[2]
 
 
-def spark_program(name: str, *arguments: str, folder: Path, memory: str = "256m") -> list[str]:
-    """A script of the PySpark package. It ends in `exec java`: its pid is the JVM's."""
+def spark_program(
+    name: str, *arguments: str, folder: Path, memory: str = "256m", python: str | None = None
+) -> list[str]:
+    """A script of the PySpark package. It ends in `exec java`: its pid is the JVM's.
+
+    Its Python is this one, with Millstream and the tests on its path; or ``python``, with what that has.
+    """
     import pyspark
 
     from millstream.spark.java import find_java
@@ -29,8 +34,8 @@ def spark_program(name: str, *arguments: str, folder: Path, memory: str = "256m"
         "SPARK_DAEMON_MEMORY": memory,
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "SPARK_NO_DAEMONIZE": "1",
-        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": "" if python else os.pathsep.join((str(ROOT / "src"), str(ROOT))),
+        "PYSPARK_PYTHON": python or sys.executable,
     }
     script = Path(pyspark.__file__).parent / "bin" / name
     return ["env", *(f"{name}={value}" for name, value in settings.items()), str(script), *arguments]
@@ -65,9 +70,9 @@ class Master(SparkServer):
 class Worker(SparkServer):
     """A worker of one core, which starts an executor for each application."""
 
-    def __init__(self, master: Master) -> None:
+    def __init__(self, master: Master, python: str | None = None) -> None:
         super().__init__()
-        self._master = master
+        self._master, self._python = master, python
 
     def command(self) -> list[str]:
         return spark_program(
@@ -77,6 +82,7 @@ class Worker(SparkServer):
             *("--cores", "1", "--memory", "700M", "--work-dir", str(self.folder / "work")),
             self._master.url,
             folder=self.folder,
+            python=self._python,
         )
 
     def answers(self) -> bool:
@@ -104,9 +110,9 @@ def _is_executor(pid: int) -> bool:
 class Cluster:
     """A master and its workers, started together."""
 
-    def __init__(self, workers: int = 2) -> None:
+    def __init__(self, workers: int = 2, python: str | None = None) -> None:
         self.master = Master()
-        self.workers = [Worker(self.master) for _ in range(workers)]
+        self.workers = [Worker(self.master, python) for _ in range(workers)]
 
     @contextmanager
     def running(self) -> Iterator[Cluster]:

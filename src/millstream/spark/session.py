@@ -217,3 +217,7 @@ def _ship(spark: SparkSession) -> None:
         spark.addArtifacts(path, pyfile=True)
     else:
         context.addPyFile(path)
+        # A format that Spark found by itself runs without added files; a registered one has them.
+        from millstream.spark.datasource import MillstreamDataSource  # noqa: PLC0415 - imports PySpark
+
+        spark.dataSource.register(MillstreamDataSource)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import random
 import signal
@@ -48,11 +49,14 @@ class Campaign:
         return [pair for runs in self.runs().values() for pair in itertools.pairwise(runs)]
 
     def unexplained(self) -> list[tuple[Line, Line]]:
-        """Second runs whose predecessor was not killed between the two."""
+        """Second runs whose predecessor was not killed before them.
+
+        When a kill is noted its process still lives for a moment, and may begin one more job.
+        """
         return [
             (before, after)
             for before, after in self.second_runs()
-            if not before.at <= self.kills.get(before.pid, -1.0) <= after.at
+            if self.kills.get(before.pid, math.inf) > after.at
         ]
 
     def delays(self) -> list[tuple[float, int]]:

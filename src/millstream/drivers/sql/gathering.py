@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,8 @@ from millstream.drivers.base import PushItem
 from millstream.drivers.sql.layout import CHUNK
 
 Push = tuple[int, Sequence[PushItem]]  # a queue's number, and what is pushed to it
+
+GATHER = 0.00005  # seconds; a short moment beside a sync, in which threads that were let go push again
 
 
 class _Ticket:
@@ -40,6 +43,7 @@ class Gathering:
         self._lock = threading.Lock()
         self._waiting: deque[_Ticket] = deque()
         self._writing = False
+        self._together = 1  # how many were written the last time
         self._pid = os.getpid()
 
     def push(self, queue: int, items: Sequence[PushItem]) -> None:
@@ -50,16 +54,19 @@ class Gathering:
         ticket = _Ticket((queue, items))
         with self._lock:
             if not self._writing:
-                self._writing = True
-                some = [ticket]
+                self._writing = leads = True
             else:
                 self._waiting.append(ticket)
-                some = []
-        if not some:
+                leads = False
+        if not leads:
             self._wait(ticket)
             if ticket.done:
                 return
-            some = self._with_those_behind(ticket)
+        if self._together > 1:
+            # Those who were written together are about to come back, each with its next push.
+            time.sleep(GATHER)
+        some = self._with_those_behind(ticket)
+        self._together = len(some)
         try:
             self._write_all(some)
         finally:

@@ -15,6 +15,7 @@ from tests.servers.process import LACKS
 LONG = os.environ.get("MILLSTREAM_FAULTS") == "long"
 TESTS = Path(__file__).parent
 SLOW = ("docs/", "contract/test_", "spark/", "benchmarks/", "cli/test_demo", "outbox/test_campaign")
+WRITING = ("test_sink", "test_enqueue", "test_replay")
 # Every Java that a test starts is at its end before the optimising compiler's work has paid.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
@@ -29,14 +30,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test` has twelve minutes, and three processes to share the files.
 
     What takes long and has a shorter sibling waits for `make faults`. What takes long begins first, so that
-    no process is left alone with it in the end. Those who use the shared Spark share it in one process.
+    no process is left alone with it in the end. Those who use the shared Spark share it in two processes.
     """
     for item in items:
         if not LONG and (mark := item.get_closest_marker("long")):
             item.add_marker(pytest.mark.skip(reason=f"{mark.args[0]}: make faults runs it"))
-        together = "spark" if "spark" in getattr(item, "fixturenames", ()) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(together))
+        item.add_marker(pytest.mark.xdist_group(_together(item)))
     items.sort(key=_begins)
+
+
+def _together(item: pytest.Item) -> str:
+    """What runs in one process: a file; of those that use the shared Spark, one half or the other."""
+    if "spark" not in getattr(item, "fixturenames", ()):
+        return str(item.path)
+    return "spark that writes" if item.path.name.startswith(WRITING) else "spark that reads"
 
 
 def _begins(item: pytest.Item) -> int:

@@ -49,16 +49,23 @@ def cpu_seconds(root: int | None = None) -> float:
 
 
 def memory(name: str = "") -> int:
-    """Resident bytes of the family now; of those below this process whose name begins so, where one is given.
-
-    A process that is just being made counts twice for a moment, as itself and as its parent's copy: look at
-    medians.
+    """Resident bytes of the family now. Where a name is given: of those below this process whose name begins
+    so, and only what each has for itself, as a process that was forked shares much with its parent.
     """
     stats = _stats()
     family = _family(stats, os.getpid())
     if name:
-        family = [pid for pid in family[1:] if stats[pid][-1].startswith(name)]
+        return sum(_own(pid) for pid in family[1:] if stats[pid][-1].startswith(name))
     return sum(int(stats[pid][21]) * PAGE for pid in family)
+
+
+def _own(pid: int) -> int:
+    """Bytes of a process that no other one shares."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
 
 
 class MemoryWatch:

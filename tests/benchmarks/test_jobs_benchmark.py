@@ -48,6 +48,7 @@ def test_the_quick_form_prints_ratios_and_writes_them(tmp_path: Path, sections: 
     assert all(row["ratio"] > 0 for row in report["ratios"])
 
 
+@pytest.mark.long("the quick form has run the same parts")
 def test_a_peer_without_an_environment_is_named_with_the_reason(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     # No peer is measured: the quick form never makes an environment, and takes two at most.

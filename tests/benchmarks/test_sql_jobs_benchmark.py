@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.servers import requirement_missing
 from tests.servers.postgres import find_postgres
 
@@ -54,6 +56,7 @@ def test_the_quick_form_compares_us_with_a_peer(tmp_path: Path) -> None:
     assert "ratio" in done.stdout
 
 
+@pytest.mark.long("tests of plans look at each statement")
 def test_the_plan_is_shown_at_the_backlog_and_after_it(tmp_path: Path) -> None:
     if find_postgres() is None:
         requirement_missing("PostgreSQL (uv sync, or the package postgresql)")

@@ -136,6 +136,7 @@ def _count(state: Any, event: Any) -> Any:
     return (state or 0) + 1
 
 
+@pytest.mark.long("three pipelines; the options of each are tested without Spark")
 def test_a_pipeline_takes_it_in_the_folder_of_the_program(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,16 +41,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _together(item: pytest.Item) -> str:
     """What runs in one process: a file; of those that use the shared Spark, one half or the other."""
-    if "spark" not in getattr(item, "fixturenames", ()):
+    if not _uses_spark(item):
         return str(item.path)
     return "spark that writes" if item.path.name.startswith(WRITING) else "spark that reads"
 
 
 def _begins(item: pytest.Item) -> int:
     """A key to sort by; what has the same stays in its order."""
-    if "spark" in getattr(item, "fixturenames", ()):
+    if _uses_spark(item):
         return 0
     return 1 if item.path.relative_to(TESTS).as_posix().startswith(SLOW) else 2
+
+
+def _uses_spark(item: pytest.Item) -> bool:
+    return "spark" in getattr(item, "fixturenames", ())
 
 
 def _server(flavour: str) -> Iterator[RedisServer]:

@@ -15,4 +15,4 @@ FOLDER = Path(__file__).parent  # deeper than the driver's: "../.." from here is
 
 if __name__ == "__main__":
     os.chdir(FOLDER)
-    daemon.manager()  # type: ignore[no-untyped-call]
+    daemon.manager()  # type: ignore[no-untyped-call]  # PySpark has no types for it

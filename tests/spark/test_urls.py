@@ -78,7 +78,7 @@ def test_a_reader_that_was_sent_to_another_folder_reads_the_same(
         parts = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
         reader.stop()
         reader = stream_reader(default_schema(given), given)  # Spark sends one that it has not used
-    sent = cloudpickle.dumps((reader, parts))  # type: ignore[no-untyped-call]
+    sent = cloudpickle.dumps((reader, parts))  # type: ignore[no-untyped-call]  # PySpark has no types for it
     monkeypatch.chdir(tmp_path / "task")
     reader, parts = cloudpickle.loads(sent)
     assert [row["data"] for part in parts for batch in reader.read(part) for row in batch.to_pylist()] == [

@@ -19,17 +19,6 @@ if known then
   return known
 end
 
--- The most usual push of all: one new job.
-if #ARGV == 6 and ARGV[4] == '1' then
-  local entry = redis.pcall('XADD', KEYS[1], '*', 'job', ARGV[6])
-  if entry.err then
-    call('DEL', KEYS[3])
-    return entry
-  end
-  call('HSET', KEYS[2], ARGV[5], level .. entry)
-  return ''
-end
-
 local n = (#ARGV - 4) / 2
 local places = ARGV[4] == '0' and call('HMGET', KEYS[2], unpack(ARGV, 5, 4 + n)) or {}
 local stream, indexed, at, stand_ins = KEYS[1], {}, 0, nil

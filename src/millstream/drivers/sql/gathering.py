@@ -62,12 +62,12 @@ class Gathering:
             self._wait(ticket)
             if ticket.done:
                 return
-        if self._together > 1:
-            # Those who were written together are about to come back, each with its next push.
-            time.sleep(GATHER)
-        some = self._with_those_behind(ticket)
-        self._together = len(some)
         try:
+            if self._together > 1:
+                # Those who were written together are about to come back, each with its next push.
+                time.sleep(GATHER)
+            some = self._with_those_behind(ticket)
+            self._together = len(some)
             self._write_all(some)
         finally:
             self._let_next()

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 PRODUCERS, WORKERS, EACH = 4, 2, 50
 
 APP = """
-import os
+import os, time
 from millstream import Job, connect
 
 queue = connect()
@@ -29,10 +29,12 @@ class Note(Job, name="default.Note"):
     def handle(self) -> None:
         with open("notes", "a") as file:  # one write of a short line: whole, also from several processes
             file.write(f"{os.getpid()} {self.text}\\n")
+        time.sleep(0.005)  # so that one worker alone is not done before the other looks
 """
 PRODUCE = """
 import sys
 from app import Note, queue
+input()
 for number in range(0, int(sys.argv[2]), 10):
     for some in range(5):
         queue.push(Note(text=f"{sys.argv[1]}-{number + some}"))
@@ -77,6 +79,13 @@ def test_four_producers_and_two_workers_share_the_default_file(folder: Path, sta
     workers = [start(WORK) for _ in range(WORKERS)]
     producers = [start(PRODUCE, f"p{number}", str(EACH)) for number in range(PRODUCERS)]
     try:
+        for worker in workers:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "ready\n"
+        for producer in producers:
+            assert producer.stdin is not None
+            producer.stdin.write("go\n")
+            producer.stdin.flush()
         for producer in producers:
             producer.communicate(timeout=100)
             assert producer.returncode == 0

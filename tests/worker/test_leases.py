@@ -56,6 +56,7 @@ def test_a_buffered_job_whose_lease_was_lost_is_not_started(memory: Bench) -> No
     memory.push_many([Note(text=str(number)) for number in range(100)])
     worker = memory.start(concurrency=1)
     ran.wait_for("note", 100)
+    until(lambda: not worker._holdings.held, "the outcomes to be reported")
     memory.push_many([Waiting(), Note(text="lost")])
     ran.wait_for("started")
     until(lambda: worker.counters.buffered == 1, "the second job to be fetched")

@@ -94,9 +94,9 @@ def test_a_copy_of_a_push_that_arrives_late_does_nothing(
     sent = []
     exchange = producer._steps._writes.link.exchange  # type: ignore[attr-defined]
 
-    def noted(key: str, args: tuple[object, ...], timeout: float | None = None) -> object:
+    def noted(key: str, args: tuple[object, ...], *how: object) -> object:
         sent.append((key, args))
-        return exchange(key, args, timeout)
+        return exchange(key, args, *how)
 
     monkeypatch.setattr(producer._steps._writes, "_exchange", noted)  # type: ignore[attr-defined]
     push(producer, "first")

@@ -39,7 +39,7 @@ class Caller:
         if self.closed:
             raise BrokerClosed
         try:
-            return self._exchange(key, args, timeout)
+            return self._exchange(key, args, timeout, not repeat)
         except FAILURES as error:
             return self._settle(error, key, args, repeat, timeout)
 
@@ -52,7 +52,7 @@ class Caller:
         # loaded at any call. An unknown script executed nothing.
         for _ in range(3):
             try:
-                return self._exchange(keys[0], command)
+                return self._exchange(keys[0], command, None, not repeat)
             except NoScriptError:
                 self.call(keys[0], "SCRIPT", "LOAD", script.source)
             except FAILURES as error:

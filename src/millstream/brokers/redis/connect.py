@@ -18,11 +18,12 @@ from urllib.parse import parse_qsl, unquote
 
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
-from redis.connection import ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.connection import ConnectionPool, SSLConnection
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
+from millstream.brokers.redis.connections import TCP, UNIX
 from millstream.brokers.redis.failures import FAILURES, translate
 from millstream.brokers.redis.link import ClusterLink, Link, PoolLink
 from millstream.errors import ConfigurationError, UnknownScheme
@@ -175,7 +176,7 @@ def open_link(target: Target) -> Link:
     quiet = {"driver_info": None, "maint_notifications_config": MaintNotificationsConfig(enabled=False)}
     options |= quiet
     if target.scheme == "unix":
-        pool = ConnectionPool(UnixDomainSocketConnection, path=target.path, **_without_tcp(options))
+        pool = ConnectionPool(UNIX, path=target.path, **_without_tcp(options))
         return PoolLink(pool, target.address)
     if target.scheme.endswith("+cluster"):
         options |= {"ssl": True, **tls} if target.tls else {}
@@ -198,7 +199,7 @@ def open_link(target: Target) -> Link:
     options |= {"host": host, "port": port}
     if target.tls:
         return PoolLink(ConnectionPool(SSLConnection, **options, **tls), target.address)
-    return PoolLink(ConnectionPool(**options), target.address)
+    return PoolLink(ConnectionPool(TCP, **options), target.address)
 
 
 def _without_tcp(options: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,6 @@ repeating calls hangs on that. And its own repetitions (ten by default, XADD inc
 
 from __future__ import annotations
 
-import os
-import select
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, cast
@@ -29,6 +27,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from millstream.brokers.redis.connections import POSIX, Stack
 from millstream.brokers.redis.failures import NotSent, ReplyLost
 
 Argument = str | bytes | int
@@ -42,10 +41,14 @@ class Link(Protocol):
 
     address: str
 
-    def exchange(self, key: str, args: tuple[Argument, ...], timeout: float | None = None) -> Any:
+    def exchange(
+        self, key: str, args: tuple[Argument, ...], timeout: float | None = None, sure: bool = True
+    ) -> Any:
         """The server's answer. Raises NotSent, ReplyLost, or the client library's error for an answer.
 
-        ``timeout`` is how long the answer may take where that is not the usual socket timeout.
+        ``timeout`` is how long the answer may take where that is not the usual socket timeout. ``sure``
+        asks for a look whether the server is still there before the command is sent: who repeats a command
+        whose reply was lost can do without.
         """
 
     def ahead(self, key: str, commands: Iterable[tuple[Argument, ...]]) -> Iterator[Any]:
@@ -66,11 +69,12 @@ def converse(
     args: tuple[Argument, ...],
     timeout: float | None = None,
     asking: bool = False,
+    sure: bool = True,
 ) -> Any:
     """Send one command over a connection of ``pool`` and return the answer."""
     try:
         # The pool looks whether the server has closed the connection meanwhile, and connects anew.
-        connection: Any = pool.get_connection()
+        connection: Any = pool.get_connection(sure) if isinstance(pool, Stack) else pool.get_connection()
     except (RedisConnectionError, RedisTimeoutError, OSError) as error:
         if getattr(error, "status_code", None):
             raise  # an answer to the greeting, such as a wrong password
@@ -147,49 +151,6 @@ def _answer(connection: Any) -> Any:
         return error
 
 
-class Stack:
-    """Connections on loan from a pool, handed out again without asking it.
-
-    The library's pool spends more time on its bookkeeping than the server on a small command. It still
-    makes the connections, limits their number and ends them; what is idle waits here.
-    """
-
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
-        self._idle: list[Any] = []  # pop and append are atomic
-        self._process = os.getpid()
-
-    def get_connection(self) -> Any:
-        """A connection that the server had not closed a moment ago."""
-        if self._process != os.getpid():  # a fork: its parent goes on using those
-            self._idle, self._process = [], os.getpid()
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            return self._pool.get_connection()
-        if _is_stale(connection):
-            connection.disconnect()
-            try:
-                connection.connect()
-            except BaseException:
-                self.release(connection)
-                raise
-        return connection
-
-    def release(self, connection: Any) -> None:
-        self._idle.append(connection)
-
-
-def _is_stale(connection: Any) -> bool:
-    """Whether the server closed the connection, or said something that nobody asked for."""
-    sock = connection._sock
-    if sock is None:
-        return True
-    look = select.poll()
-    look.register(sock, select.POLLIN)
-    return bool(look.poll(0))
-
-
 class PoolLink:
     """A standalone server, or the master that a Sentinel names."""
 
@@ -197,11 +158,13 @@ class PoolLink:
         self.address = address
         self._pool, self._owned = pool, owned
         # Other kinds of pools watch what is given back to them, and somebody else's is to be left alone.
-        plain = owned and type(pool) is ConnectionPool and hasattr(select, "poll")
+        plain = owned and type(pool) is ConnectionPool and POSIX
         self._source = Stack(pool) if plain else pool
 
-    def exchange(self, key: str, args: tuple[Argument, ...], timeout: float | None = None) -> Any:
-        return converse(self._source, args, timeout)
+    def exchange(
+        self, key: str, args: tuple[Argument, ...], timeout: float | None = None, sure: bool = True
+    ) -> Any:
+        return converse(self._source, args, timeout, sure=sure)
 
     def ahead(self, key: str, commands: Iterable[tuple[Argument, ...]]) -> Iterator[Any]:
         return converse_ahead(self._source, commands)
@@ -223,7 +186,9 @@ class ClusterLink:
         self._cluster, self._owned = cluster, owned  # Any: the library types little of it
         self._nodes = cluster.nodes_manager
 
-    def exchange(self, key: str, args: tuple[Argument, ...], timeout: float | None = None) -> Any:
+    def exchange(
+        self, key: str, args: tuple[Argument, ...], timeout: float | None = None, sure: bool = True
+    ) -> Any:
         slot = self.slot(key)
         asked: Any = None
         for _ in range(MAX_REDIRECTIONS):

@@ -74,7 +74,10 @@ class Job:
 
     def __init__(self, *args: Any, **fields: Any) -> None:
         try:
-            self.__dict__ = _asdict(self._type.schema.struct(*args, **fields))
+            schema = self._type.schema
+            # All by name and in their order, as most jobs are made: they need no putting in order.
+            given = not args and tuple(fields) == schema.names
+            self.__dict__ = fields if given else _asdict(schema.struct(*args, **fields))
         except AttributeError:
             if type(self) is Job:
                 raise TypeError("Job is a base class: subclass it and write handle()") from None

@@ -14,7 +14,8 @@ into memory that the benchmark shares with all workers (benchmarks/jobs/inside/m
 for all, and nothing worth mentioning. A worker's start-up does not count: the first handler in each process
 waits at a gate, which opens when all have come. Redis commands and reads are counted by the server. The
 limit is redis-py alone, with a fenced ack (benchmarks/jobs/peers/bare/peer.py). Contenders take turns within
-a round, and the median of the rounds counts, because machines are noisy; read the ratios, not the figures.
+a round (short ones, forty times over, where they push one by one), and the median of the rounds counts,
+because machines are noisy; read the ratios, not the figures.
 Our drains use more jobs than the peers', because they would be over too soon. A latency runs from just before
 the push is called to the handler's first line. Results: out/bench-jobs.json and out/bench-jobs.png.
 """
@@ -61,7 +62,7 @@ def steps(
         short = quick and not each.ours
         kinds = each.kinds[:1] if short else each.kinds
         if section == "push":
-            yield each, "push", lambda each=each: measures.push(monitor, each, amount)
+            yield each, "push in bulk", lambda each=each: measures.push(monitor, each, amount)
         elif section == "drain":
             for processes in (1,) if short else (1, 2):
                 for kind in kinds[:1] if quick and processes == 2 else kinds:
@@ -100,6 +101,8 @@ def run(
 ) -> None:
     for number in range(rounds):
         for section in sections:
+            if section == "push":
+                _push_in_turns(results, monitor, amount, say, number)
             planned = list(steps(section, results.contenders, monitor, amount, quick=quick))
             for each, what, measure in planned if number % 2 == 0 else reversed(planned):
                 began = time.monotonic()
@@ -112,6 +115,24 @@ def run(
                 results.add(each, values)
                 figures = ", ".join(f"{name} {value:,.4g}" for name, value in values.items())
                 say(f"round {number + 1}, {time.monotonic() - began:.0f} s: {each.label}: {figures}")
+
+
+def _push_in_turns(
+    results: report.Results,
+    monitor: measures.Monitor,
+    amount: measures.Amount,
+    say: Callable[[str], None],
+    number: int,
+) -> None:
+    found = measures.push_in_turns(monitor, results.contenders, amount)
+    for each in results.contenders:
+        values = found[each.name]
+        if isinstance(values, contenders.Failed):
+            results.failed(each, "push one by one", str(values))
+            say(f"{each.label}: push one by one: failed: {values}")
+        else:
+            results.add(each, values)
+            say(f"round {number + 1}: {each.label}: push_one {values['push_one']:,.0f}")
 
 
 def choose(wanted: str | None, url: str, *, quick: bool) -> tuple[list[contenders.Contender], dict[str, str]]:
@@ -171,6 +192,8 @@ def main() -> int:
         seconds=args.seconds,
         window=1000 if quick else 20_000,
         backlogs=backlogs,
+        turns=2 if quick else 40,
+        turn=50 if quick else 200,
     )
     rounds = args.rounds or (1 if quick else 3)
     console = Console(width=170)

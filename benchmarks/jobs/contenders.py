@@ -88,6 +88,25 @@ class Contender:
         return done["count"] / done["seconds"], done["processor"] / done["count"] * 1e6
 
     @contextmanager
+    def producer(self, kind: str, url: str) -> Iterator[Producer]:
+        """A process that pushes whenever it is told to, for the duration of the block."""
+        command = [str(self.python), "-m", "contender", "turns"]
+        process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.environment(url, kind, 1, None),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield Producer(process)
+        finally:
+            _end(process)
+
+    @contextmanager
     def workers(self, kind: str, processes: int, url: str, sheet: Measurement) -> Iterator[Workers]:
         """So many worker processes, for the duration of the block."""
         environment = self.environment(url, kind, processes, sheet)
@@ -98,6 +117,29 @@ class Contender:
             yield workers
         finally:
             workers.stop()
+
+
+class Producer:
+    """A contender's process that waits for its next turn."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._said("ready")
+
+    def push(self, count: int) -> tuple[float, float]:
+        """Push so many, one by one: seconds, and seconds of processor time, for each."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.flush()
+        done = json.loads(self._said("{"))
+        return done["seconds"] / count, done["processor"] / count
+
+    def _said(self, beginning: str) -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:  # a library may have something to say as well
+            if line.startswith(beginning):
+                return line
+        raise Failed("the producer ended")
 
 
 def describe(

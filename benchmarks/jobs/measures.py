@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.jobs.contenders import Contender, Failed, Measurement
+from benchmarks.jobs.contenders import Contender, Failed, Measurement, Producer
 
 POLL = 0.01  # seconds between two looks at the sheet
 ARRIVAL = 60.0  # seconds for the worker to start
@@ -58,23 +60,57 @@ class Amount:
     seconds: float  # a drain that takes longer is cut here; its rate is that of the jobs until then
     window: int
     backlogs: tuple[int, ...]
+    turns: int  # of pushing one by one, in a round
+    turn: int  # pushes in one of them
 
     def for_(self, contender: Contender) -> int:
         return self.jobs if contender.is_peer else self.our_jobs
 
 
+def push_in_turns(
+    monitor: Monitor, contenders: list[Contender], amount: Amount
+) -> dict[str, Values | Failed]:
+    """One by one: everybody pushes a little, turn after turn in an order of chance, by its name.
+
+    A machine is half as fast in one second as in the next, and where the scheduler puts two processes that
+    talk to each other decides about as much again. So all producers are there at the same time, each in a
+    process of its own that is new in every round, and the median of many short turns counts. How a library's
+    workers are run makes no difference here, so a library with several settings has one producer.
+    """
+    found: dict[str, Values | Failed] = {}
+    with ExitStack() as stack:
+        producers: dict[str, Producer] = {}
+        for each in contenders:
+            if each.name not in producers and each.name not in found:
+                try:
+                    producer = each.producer(each.kinds[0], monitor.url)
+                    producers[each.name] = stack.enter_context(producer)
+                except Failed as error:
+                    found[each.name] = error
+        took: dict[str, list[tuple[float, float]]] = {name: [] for name in producers}
+        for _ in range(amount.turns):
+            monitor.flush()
+            for name in random.sample(sorted(producers), len(producers)):
+                if name not in found:
+                    try:
+                        took[name].append(producers[name].push(amount.turn))
+                    except Failed as error:
+                        found[name] = error
+    for name, turns in took.items():
+        if name not in found:
+            seconds, processor = map(statistics.median, zip(*turns, strict=True))
+            found[name] = {"push_one": 1 / seconds, "push_one_cpu": processor * 1e6}
+    return found
+
+
 def push(monitor: Monitor, contender: Contender, amount: Amount) -> Values:
-    """One by one, in bulk, and the memory that the queued jobs of the second take."""
-    kind = contender.kinds[0]
+    """In bulk, and the memory that the queued jobs take."""
     values: Values = {}
-    monitor.flush()
-    count = min(amount.for_(contender), amount.jobs)  # one by one nobody is that fast
-    values["push_one"], values["push_one_cpu"] = contender.produce("one", count, kind, monitor.url)
     monitor.flush()
     before = monitor.memory()
     count = amount.for_(contender)
     busy = monitor.counters()["redis_cpu"]
-    rate, processor = contender.produce("bulk", count, kind, monitor.url)
+    rate, processor = contender.produce("bulk", count, contender.kinds[0], monitor.url)
     if contender.bulk:
         values |= {"push_bulk": rate, "push_bulk_cpu": processor}
         values["push_bulk_redis_cpu"] = (monitor.counters()["redis_cpu"] - busy) / count

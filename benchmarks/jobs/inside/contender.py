@@ -12,7 +12,8 @@ An adapter is a module `peer` with
 
 where `start`, `stop` and the pushes may be coroutines. The actions: `describe` prints these as JSON; `one`,
 `threads` (eight at once, each one by one), `bulk` and `spaced` push `count` jobs and print the seconds that
-it took; `work` becomes a worker.
+it took; `turns` does what `one` does for each number that it reads from its standard input; `work` becomes a
+worker.
 """
 
 from __future__ import annotations
@@ -52,22 +53,37 @@ def _since(began: Spent) -> Spent:
     return time.perf_counter() - began[0], time.process_time() - began[1]
 
 
+async def _push_each(peer: Any, numbers: range) -> None:
+    push = peer.push
+    if inspect.iscoroutinefunction(push):
+        for number in numbers:
+            await push(number)
+    else:
+        for number in numbers:
+            push(number)
+
+
 async def _one(peer: Any, count: int) -> Spent:
     numbers = range(meter.FIRST, meter.FIRST + count)
-    if not inspect.iscoroutinefunction(peer.push):
-        push = peer.push
-        for number in numbers[:WARM]:
-            push(number)
-        began = _clocks()
-        for number in numbers[WARM:]:
-            push(number)
-        return _since(began)
-    for number in numbers[:WARM]:
-        await peer.push(number)
+    await _push_each(peer, numbers[:WARM])
     began = _clocks()
-    for number in numbers[WARM:]:
-        await peer.push(number)
+    await _push_each(peer, numbers[WARM:])
     return _since(began)
+
+
+async def _turns(peer: Any) -> None:
+    """Say that everything is ready; then push, and say how long it took, as often as asked."""
+    if hasattr(peer, "start"):
+        await _call(peer.start)
+    try:
+        await _push_each(peer, range(meter.FIRST, meter.FIRST + 5 * WARM))
+        print("ready", flush=True)
+        for line in sys.stdin:
+            seconds, processor = await _one(peer, WARM + int(line))
+            print(json.dumps({"count": int(line), "seconds": seconds, "processor": processor}), flush=True)
+    finally:
+        if hasattr(peer, "stop"):
+            await _call(peer.stop)
 
 
 async def _threads(peer: Any, count: int) -> Spent:
@@ -174,6 +190,8 @@ def main() -> None:
         print(json.dumps(text))
     elif action == "work":
         peer.work(os.environ["BENCH_VARIANT"], int(os.environ["BENCH_PROCESSES"]))
+    elif action == "turns":
+        getattr(peer, "run_loop", asyncio.run)(_turns(peer))
     else:
         run = getattr(peer, "run_loop", asyncio.run)
         print(json.dumps(run(_produce(peer, action, int(sys.argv[2])))))

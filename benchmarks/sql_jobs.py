@@ -5,14 +5,16 @@
     python benchmarks/sql_jobs.py --database sqlite --only push --rounds 5
     python benchmarks/sql_jobs.py --peers none --only plan
 
-Sections: `push` (one by one, from eight threads, in bulk), `drain` (one worker process), `backlog` (our
-drain rate with 10 k and with 1 M jobs waiting behind) and `plan` (what the database does for our statements
-with 1 M jobs waiting, while they are worked off, and with their dead rows behind).
+Sections: `push` (one by one from one thread, from eight and from a hundred tasks of asyncio, and in bulk),
+`drain` (one worker process), `backlog` (our drain rate with 10 k and with 1 M jobs waiting behind) and `plan`
+(what the database does for our statements with 1 M jobs waiting, while they are worked off, and with their
+dead rows behind).
 
 Everybody pushes the same no-op job with a payload of 60 bytes. The same PostgreSQL server serves all, and
 syncs each commit (fsync=on). Each measurement begins with a database of its own. SQLite files lie on the disk
 of the folder out/. Who can be run with and without syncing is measured both ways, and compared with those who
-do the same. The limit is the database's client library alone, with SELECT … FOR UPDATE SKIP LOCKED and
+do the same. On SQLite a synced push waits for the disk once, whoever makes it: what the disk does alone is
+measured as well. The limit is the database's client library alone, with SELECT … FOR UPDATE SKIP LOCKED and
 DELETE. How starts are noted and how workers are waited for is told in benchmarks/jobs.py. Contenders take
 turns within a round, and the median of the rounds counts; read the ratios, not the figures. Results:
 out/bench-sql-jobs.json, and a plot for each database.

@@ -40,6 +40,7 @@ class Contender:
     bulk: str
     spawns: bool  # one command makes all the processes
     version: str
+    tasks: bool = False  # it has a push for asyncio beside the other
     peers: Path = environments.PEERS  # the folder of its adapter's folder
 
     @property
@@ -149,7 +150,7 @@ def describe(
     python, reason = environments.find(name, make=make, peers=peers)
     if python is None:
         return [], reason
-    blank = Contender(name, "", python, "", (), "", False, "", peers)
+    blank = Contender(name, "", python, "", (), "", False, "", peers=peers)
     try:
         about = _run(blank, ("describe",), blank.environment(url, "sync", 1, None))
     except Failed as error:
@@ -164,6 +165,7 @@ def describe(
             about["bulk"],
             variant in about["spawns"],
             about["version"],
+            about["tasks"],
             peers,
         )
         for variant, settings in about["settings"].items()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchmarks.jobs.contenders import Contender
 from benchmarks.jobs.measures import Values, run_workers
-from benchmarks.sql_jobs.homes import Home
+from benchmarks.sql_jobs.homes import Home, SqliteHome
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,12 @@ class Amount:
 
 
 def push(home: Home, contender: Contender, amount: Amount) -> Values:
-    """One by one in one thread and in eight, and in bulk."""
+    """One by one in one thread and in eight, from a hundred tasks of asyncio, and in bulk."""
     kind = contender.kinds[0]
     values: Values = {}
-    for action in ("one", "threads"):
+    if contender.is_limit and isinstance(home, SqliteHome):
+        values["disk"] = home.synced_writes(amount.pushes)
+    for action in ("one", "threads", "tasks") if contender.tasks else ("one", "threads"):
         home.flush()
         rate, processor = contender.produce(action, amount.pushes, kind, home.url)
         values |= {f"push_{action}": rate, f"push_{action}_cpu": processor}

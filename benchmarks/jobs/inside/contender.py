@@ -8,12 +8,13 @@ An adapter is a module `peer` with
     SPAWNS      the variants of which one command makes all worker processes
     start, stop (optional) around everything that is pushed
     push(number), push_many(numbers)
+    push_async(number)   (optional) a coroutine, where that is another way of pushing
     work(variant, processes)   becomes the worker; does not return
 
 where `start`, `stop` and the pushes may be coroutines. The actions: `describe` prints these as JSON; `one`,
-`threads` (eight at once, each one by one), `bulk` and `spaced` push `count` jobs and print the seconds that
-it took; `turns` does what `one` does for each number that it reads from its standard input; `work` becomes a
-worker.
+`threads` (eight at once, each one by one), `tasks` (the same with `push_async` in a hundred tasks), `bulk`
+and `spaced` push `count` jobs and print the seconds that it took; `turns` does what `one` does for each
+number that it reads from its standard input; `work` becomes a worker.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import meter
 
 WARM = 10  # pushes before the clock starts: connections, caches of scripts
 THREADS = 8  # that push at the same time
+TASKS = 100  # of asyncio, likewise
 PATIENCE = 60.0  # seconds until a worker must have run its first job
 
 
@@ -121,6 +123,20 @@ async def _threads(peer: Any, count: int) -> Spent:
     return _since(began)
 
 
+async def _tasks(peer: Any, count: int) -> Spent:
+    """Push one by one in a hundred asyncio tasks at once."""
+    numbers = range(meter.FIRST, meter.FIRST + count)
+
+    async def task(share: range) -> None:
+        for number in share:
+            await peer.push_async(number)
+
+    await task(numbers[:WARM])
+    began = _clocks()
+    await asyncio.gather(*(task(numbers[WARM + place :: TASKS]) for place in range(TASKS)))
+    return _since(began)
+
+
 def _chunk(count: int) -> int:
     return min(1000, max(count // 5, 1))
 
@@ -165,8 +181,8 @@ async def _produce(peer: Any, action: str, count: int) -> dict[str, float]:
     if hasattr(peer, "start"):
         await _call(peer.start)
     try:
-        pushes = {"one": _one, "threads": _threads, "bulk": _bulk, "spaced": _spaced}
-        untimed = {"one": WARM, "threads": WARM, "bulk": _chunk(count), "spaced": 0}
+        pushes = {"one": _one, "threads": _threads, "tasks": _tasks, "bulk": _bulk, "spaced": _spaced}
+        untimed = {"one": WARM, "threads": WARM, "tasks": WARM, "bulk": _chunk(count), "spaced": 0}
         timed = count - untimed[action]
         seconds, processor = await pushes[action](peer, count)
         return {"count": timed, "seconds": seconds, "processor": processor}
@@ -185,6 +201,7 @@ def main() -> None:
             "kinds": peer.KINDS,
             "bulk": peer.BULK,
             "spawns": sorted(peer.SPAWNS),
+            "tasks": hasattr(peer, "push_async"),
             "version": importlib.metadata.version(peer.PACKAGE),
         }
         print(json.dumps(text))

@@ -60,6 +60,10 @@ def push(number: int) -> None:
     queue.push(TYPE(number=number, text=meter.TEXT))
 
 
+async def push_async(number: int) -> None:
+    await queue.push_async(TYPE(number=number, text=meter.TEXT))
+
+
 def push_many(numbers: range) -> None:
     queue.push_many(TYPE(number=number, text=meter.TEXT) for number in numbers)
 

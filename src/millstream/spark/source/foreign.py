@@ -16,7 +16,7 @@ from millstream.spark.source.pages import Row
 
 _OURS = frozenset((b"data", b"type", b"headers"))
 _encode = msgspec.json.Encoder().encode
-_decode_headers = msgspec.json.Decoder(dict[str, str]).decode
+decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def row_of(entry: Sequence[object]) -> Row:
@@ -32,7 +32,7 @@ def row_of(entry: Sequence[object]) -> Row:
         try:
             headers = named.get(b"headers")
             if headers is not None:
-                _decode_headers(headers)
+                decode_headers(headers)
             kind = named[b"type"].decode() if b"type" in named else None
             return Row(key, _text(named[b"data"]), kind, None if headers is None else headers.decode())
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -12,13 +12,16 @@ length that does not fit) is left to hiredis. Nothing is guessed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from millstream.message import Id, split_id
+from millstream.message import Id, format_id, split_id
+from millstream.spark.source.foreign import decode_headers
 from millstream.spark.source.pages import TIMES, Page, times_of
 
 Numbers = Any  # np.ndarray of int64
@@ -48,6 +51,7 @@ class Split:
     headers: tuple[Numbers, Numbers] | None = None
     has_type: Any = field(default=None)  # which entries have one
     has_headers: Any = field(default=None)
+    digits: Any = field(default=None)  # of the ids' times, a row each, where all have thirteen
 
     @property
     def rows(self) -> int:
@@ -83,6 +87,7 @@ def _split(buffer: Any, size: int) -> Split:
     fields = buffer[id_end + _FIELDS_AT]
     _expect(buffer, id_end, _DATA, any_at=_FIELDS_AT)
     found = Split(buffer, (id_begin, id_end), (id_end, id_end))
+    found.digits = _digits_of_ids(buffer, id_begin, id_end)
     length_at = id_end + len(_DATA)
     data_begin = ends[np.minimum(lines + 6, len(ends) - 1)] + 1
     data_end = data_begin + _number(buffer, length_at, data_begin - 2)
@@ -111,6 +116,30 @@ def _candidates(buffer: Any, starts: Numbers, ends: Numbers) -> Numbers:
     return short[two]
 
 
+def _digits_of_ids(buffer: Any, begin: Numbers, end: Numbers) -> Any | None:
+    """The digits of the times, where all have thirteen.
+
+    Raises Unexpected unless each id is two numbers with a dash between them, as a server writes them.
+    """
+    widths = end - begin
+    if (buffer[begin + 13] == DASH).all() and widths.min() > 14 and widths.max() <= 14 + _WIDEST:
+        digits = np.lib.stride_tricks.sliding_window_view(buffer, 13)[begin] - np.uint8(48)
+        if digits.max() > 9 or not digits[:, 0].all():
+            raise Unexpected
+        _number(buffer, begin + 14, end)
+        if widths.max() > 15 and ((buffer[begin + 14] == 48) & (widths > 15)).any():
+            raise Unexpected
+        return digits
+    for first, last in zip(begin.tolist(), end.tolist(), strict=True):  # not the thirteen digits of our time
+        text = buffer[first:last].tobytes()
+        try:
+            if format_id(split_id(text.decode())).encode() != text:
+                raise Unexpected
+        except ValueError:
+            raise Unexpected from None
+    return None
+
+
 def _read_extras(found: Split, fields: Any, end: Numbers, ends: Numbers, size: int) -> None:
     """The type and the headers of those entries that have them; moves their ``end``."""
     buffer = found.buffer
@@ -127,6 +156,25 @@ def _read_extras(found: Split, fields: Any, end: Numbers, ends: Numbers, size: i
     left[headed] -= 1
     if left.any():
         raise Unexpected
+    _check_extras(found)
+
+
+def _check_extras(found: Split) -> None:
+    """Raise Unexpected where merely the names are ours: a type that is no text, headers that are none."""
+    view = memoryview(found.buffer)
+    try:
+        for begin, end in _places(found.types, found.has_type):
+            str(view[begin:end], "utf-8")
+        for begin, end in _places(found.headers, found.has_headers):
+            decode_headers(view[begin:end])
+    except (UnicodeDecodeError, msgspec.DecodeError):
+        raise Unexpected from None
+
+
+def _places(places: tuple[Numbers, Numbers] | None, has: Any) -> Iterator[tuple[int, int]]:
+    if places is None:
+        return iter(())
+    return zip(places[0][has].tolist(), places[1][has].tolist(), strict=True)
 
 
 def _read_extra(
@@ -197,11 +245,9 @@ class RespPage(Page):
         return self._gather(self._found.ids)
 
     def times(self) -> Any:
-        begin, buffer = self._found.ids[0], self._found.buffer
-        if (buffer[begin + 13] != DASH).any():  # not the thirteen digits of our time
+        if self._found.digits is None:
             return times_of([int(text.partition("-")[0]) for text in self.ids().to_pylist()])
-        digits = np.lib.stride_tricks.sliding_window_view(buffer, 13)[begin].astype(np.int64) - 48
-        ms = digits @ _POWERS[12::-1]
+        ms = self._found.digits.astype(np.int64) @ _POWERS[12::-1]
         return pa.Array.from_buffers(TIMES, self.rows, [None, pa.py_buffer(ms * 1000)])
 
     def data(self) -> Any:

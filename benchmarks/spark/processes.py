@@ -6,9 +6,11 @@ import os
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Generic, Self, TypeVar
 
+T = TypeVar("T")
 TICK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SERVERS = ("redis-server", "valkey-server")  # what is asked, not what asks
@@ -48,15 +50,20 @@ def cpu_seconds(root: int | None = None) -> float:
     return ticks / TICK
 
 
-def memory(name: str = "") -> int:
-    """Resident bytes of the family now. Where a name is given: of those below this process whose name begins
-    so, and only what each has for itself, as a process that was forked shares much with its parent.
+def memory() -> int:
+    """Resident bytes of the family now."""
+    stats = _stats()
+    return sum(int(stats[pid][21]) * PAGE for pid in _family(stats, os.getpid()))
+
+
+def own_memory(name: str) -> dict[int, int]:
+    """Bytes that each process below this one whose name begins with ``name`` has for itself, by pid.
+
+    A process that was forked shares much with its parent.
     """
     stats = _stats()
-    family = _family(stats, os.getpid())
-    if name:
-        return sum(_own(pid) for pid in family[1:] if stats[pid][-1].startswith(name))
-    return sum(int(stats[pid][21]) * PAGE for pid in family)
+    family = _family(stats, os.getpid())[1:]
+    return {pid: _own(pid) for pid in family if stats[pid][-1].startswith(name)}
 
 
 def _own(pid: int) -> int:
@@ -68,18 +75,18 @@ def _own(pid: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
 
 
-class MemoryWatch:
+class MemoryWatch(Generic[T]):
     """Samples the memory of the family in the background, until it is left."""
 
-    def __init__(self, every: float = 0.5, name: str = "") -> None:
-        self._every, self._name, self._over = every, name, threading.Event()
+    def __init__(self, measure: Callable[[], T], every: float = 0.5) -> None:
+        self._measure, self._every, self._over = measure, every, threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        self.samples: list[tuple[float, int]] = []  # seconds since the start, bytes
+        self.samples: list[tuple[float, T]] = []  # seconds since the start, what was measured
 
     def _watch(self) -> None:
         began = time.monotonic()
         while True:
-            self.samples.append((time.monotonic() - began, memory(self._name)))
+            self.samples.append((time.monotonic() - began, self._measure()))
             if self._over.wait(self._every):
                 return
 

@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import redis
-from benchmarks.spark.processes import MemoryWatch, cpu_seconds
+from benchmarks.spark.processes import MemoryWatch, cpu_seconds, memory
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from tests.servers import RedisServer
@@ -193,7 +193,7 @@ def measure(what: Callable[[], Any]) -> tuple[float, float]:
 
 def streaming(spark: SparkSession, server: RedisServer, rows: int, per_batch: int) -> dict[str, Any]:
     """A streaming query over everything, and how much memory it has meanwhile."""
-    with tempfile.TemporaryDirectory() as folder, MemoryWatch() as watch:
+    with tempfile.TemporaryDirectory() as folder, MemoryWatch(memory) as watch:
         began, cpu = time.monotonic(), cpu_seconds()
         reader = spark.readStream.format("millstream").option("url", server.url).option("stream", STREAM)
         frame = reader.option("maxRowsPerTrigger", per_batch).schema(SCHEMA).load()

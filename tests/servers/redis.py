@@ -169,13 +169,7 @@ class RedisCluster:
                 client.execute_command("CLUSTER", "ADDSLOTSRANGE", *slots)
                 client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", str(position + 1))
             for client in clients:
-                for node in self.nodes:
-                    client.execute_command("CLUSTER", "MEET", "127.0.0.1", str(node.port))
-            size = str(len(clients))
-            for client in clients:
-                wait_until(
-                    lambda c=client: _cluster_info(c)["cluster_known_nodes"] == size, "all nodes to meet"
-                )
+                wait_until(lambda c=client: self._has_met_all(c), "all nodes to meet")
             for position, client in enumerate(replicas):
                 master_id = masters[position % len(masters)].execute_command("CLUSTER", "MYID")
                 wait_until(lambda c=client, m=master_id: _replicate(c, m), "a replica to know its master")
@@ -185,6 +179,15 @@ class RedisCluster:
                 wait_until(
                     lambda c=client: c.info("replication").get("master_link_status") == "up", "replication"
                 )
+
+    def _has_met_all(self, client: Any) -> bool:
+        """Whether a node knows the others; if not it is told again, as a slow greeting is forgotten."""
+        if _cluster_info(client)["cluster_known_nodes"] == str(len(self.nodes)):
+            return True
+        for node in self.nodes:
+            client.execute_command("CLUSTER", "MEET", "127.0.0.1", str(node.port))
+        time.sleep(0.1)
+        return False
 
     def stop(self) -> None:
         for node in self.nodes:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,21 @@ def on_a_server(text: str, request: pytest.FixtureRequest) -> str:
     return text.replace(DEFAULT_REDIS, f"redis://127.0.0.1:{server.port}")
 
 
+def move_spark(folder: Path) -> None:
+    """Let a Java that an earlier test of this process started mean ``folder`` by a relative path, too."""
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+
+    java: Any = SparkContext._jvm
+    if java is not None:
+        java.java.lang.System.setProperty("user.dir", str(folder))  # for what opens its files anew
+        files = java.org.apache.hadoop.fs
+        files.FileSystem.get(java.org.apache.hadoop.conf.Configuration()).setWorkingDirectory(
+            files.Path(str(folder))
+        )
+
+
 @pytest.mark.parametrize("snippet", [s for s in ALL if s.language == "python"], ids=str)
 def test_a_python_snippet_runs(
     snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -81,6 +97,7 @@ def test_a_python_snippet_runs(
     if snippet.reason is not None:
         pytest.skip(f"marked no-run: {snippet.reason}")
     monkeypatch.chdir(tmp_path)
+    move_spark(tmp_path)
     # Job types that it declares are its own; a cron job among them would tick in every queue of this process.
     monkeypatch.setattr(default_registry, "_types", dict(default_registry._types))
     # The lines of the page, so that a traceback points at them.

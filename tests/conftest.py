@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.servers import FLAVOURS, MariaDbServer, PostgresServer, RedisServer
@@ -18,6 +19,10 @@ SLOW = ("docs/", "contract/test_", "spark/", "benchmarks/", "cli/test_demo", "ou
 WRITING = ("test_sink", "test_enqueue", "test_replay")
 # Every Java that a test starts is at its end before the optimising compiler's work has paid.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+# New examples are for `make faults`: a failure of `make test` is the doing of what was changed.
+hypothesis.settings.register_profile("the same every time", derandomize=True)
+if not LONG:
+    hypothesis.settings.load_profile("the same every time")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -29,7 +29,7 @@ demo: setup  ## the tour, on the embedded default
 	@$(RUN) millstream demo --out out/demo
 
 test: setup system lint  ## lint, types and every test; says at its end what could not run here
-	@$(RUN) pytest -n 3 --dist loadgroup --no-loadscope-reorder $(addprefix --ignore=,$(ALONE)) $(ARGS)
+	@$(RUN) pytest -n 3 --no-loadscope-reorder $(addprefix --ignore=,$(ALONE)) $(ARGS)
 	@$(RUN) pytest $(ALONE) $(ARGS)
 
 lint: setup  ## ruff and mypy

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -14,7 +16,7 @@ from tests.servers import FLAVOURS, MariaDbServer, PostgresServer, RedisServer
 from tests.servers.process import LACKS
 
 LONG = os.environ.get("MILLSTREAM_FAULTS") == "long"
-TESTS = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 SLOW = ("docs/", "contract/test_", "spark/", "benchmarks/", "cli/test_demo", "outbox/test_campaign")
 WRITING = ("test_sink", "test_enqueue", "test_replay")
 # Every Java that a test starts is at its end before the optimising compiler's work has paid.
@@ -27,39 +29,48 @@ if not LONG:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long(why): runs with `make faults` only (MILLSTREAM_FAULTS=long)")
-    # pytest-xdist's own, which the runs of the mutants do without.
-    config.addinivalue_line("markers", "xdist_group(name): runs in one process with all others of the name")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` has twelve minutes, and three processes to share the files.
+    """`make test` has twelve minutes. What takes long and has a shorter sibling waits for `make faults`.
 
-    What takes long and has a shorter sibling waits for `make faults`. What takes long begins first, so that
-    no process is left alone with it in the end. Those who use the shared Spark share it in two processes.
+    What else takes long begins first, so that no process is left alone with it in the end.
     """
     for item in items:
         if not LONG and (mark := item.get_closest_marker("long")):
             item.add_marker(pytest.mark.skip(reason=f"{mark.args[0]}: make faults runs it"))
-        item.add_marker(pytest.mark.xdist_group(_together(item)))
-    items.sort(key=_begins)
+    items.sort(key=lambda item: _begins(item.path.relative_to(ROOT).as_posix()))
 
 
-def _together(item: pytest.Item) -> str:
+@pytest.hookimpl(optionalhook=True)  # the runs of the mutants do without pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Three processes share the files; those that use the shared Spark share it in two of them."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return _together(nodeid.partition("::")[0])
+
+    return ByFile(config, log)
+
+
+def _together(file: str) -> str:
     """What runs in one process: a file; of those that use the shared Spark, one half or the other."""
-    if not _uses_spark(item):
-        return str(item.path)
-    return "spark that writes" if item.path.name.startswith(WRITING) else "spark that reads"
+    if not _uses_spark(file):
+        return file
+    return "spark that writes" if Path(file).name.startswith(WRITING) else "spark that reads"
 
 
-def _begins(item: pytest.Item) -> int:
+def _begins(file: str) -> int:
     """A key to sort by; what has the same stays in its order."""
-    if _uses_spark(item):
+    if _uses_spark(file):
         return 0
-    return 1 if item.path.relative_to(TESTS).as_posix().startswith(SLOW) else 2
+    return 1 if file.removeprefix("tests/").startswith(SLOW) else 2
 
 
-def _uses_spark(item: pytest.Item) -> bool:
-    return "spark" in getattr(item, "fixturenames", ())
+@functools.cache
+def _uses_spark(file: str) -> bool:
+    return file.startswith("tests/spark/") and "spark: SparkSession" in (ROOT / file).read_text("utf-8")
 
 
 def _server(flavour: str) -> Iterator[RedisServer]:

@@ -11,8 +11,9 @@ UV := scripts/uv
 RUN := $(UV) run --frozen --all-extras
 OPS ?= 1000000
 ARGS ?=
-# What measures time runs alone, after everything else has run three at a time: most of that waits for servers.
+# What measures time runs after everything else, which runs three at a time: most of that waits for servers.
 ALONE := tests/worker tests/faults
+LONG := tests/faults tests/outbox tests/schedule tests/spark tests/benchmarks tests/contract/test_*_faults.py
 
 .PHONY: help setup system demo test lint format bench faults docs differential clean
 
@@ -30,7 +31,7 @@ demo: setup  ## the tour, on the embedded default
 
 test: setup system lint  ## lint, types and every test; says at its end what could not run here
 	@$(RUN) pytest -n 3 --no-loadscope-reorder $(addprefix --ignore=,$(ALONE)) $(ARGS)
-	@$(RUN) pytest $(ALONE) $(ARGS)
+	@$(RUN) pytest -n 2 --no-loadscope-reorder $(ALONE) $(ARGS)
 
 lint: setup  ## ruff and mypy
 	@$(RUN) ruff check .
@@ -45,7 +46,7 @@ bench: setup system  ## the benchmarks; figures go to out/
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(RUN) --group bench python $$file $(ARGS); done
 
 faults: setup system  ## the fault tests, with the long settings
-	@MILLSTREAM_FAULTS=long $(RUN) pytest tests/faults tests/outbox tests/schedule tests/spark tests/benchmarks $(ARGS)
+	@MILLSTREAM_FAULTS=long $(RUN) pytest $(LONG) $(ARGS)
 
 docs: setup system  ## run every snippet of README.md and docs/
 	@$(RUN) pytest tests/docs $(ARGS)

@@ -98,13 +98,19 @@ def test_a_driver_that_dies_at_any_step_is_as_if_it_had_not(shop: Shop) -> None:
         with pytest.raises(Exception, match="the driver dies here"):
             shop.project(max_rows=ROWS, partitions=1, after=crash_at(step, number))
         assert sum(row["events"] for row in rows(shop.table).values()) == known
+    shop.broker.xadd_many(STREAM, events(50, 13))
+    assert shop.project(max_rows=ROWS, partitions=1).events == 350
+    is_as_if_never_killed(shop)
+
+
+@pytest.mark.long("the other test has the same steps without a rebuild")
+def test_a_rebuild_that_dies_at_any_step_is_as_if_it_had_not(shop: Shop) -> None:
+    shop.project(partitions=1)
     before = rows(shop.table)
-    with pytest.raises(Crash):
-        shop.project(rebuild=True, partitions=1, after=crash_at("folded", 0))
-    assert rows(shop.table) == before
-    with pytest.raises(Crash):
-        shop.project(rebuild=True, partitions=1, after=crash_at("replaced", 0))
-    check(shop.table, shop.broker)
+    for step in ("folded", "replaced"):
+        with pytest.raises(Crash):
+            shop.project(rebuild=True, partitions=1, after=crash_at(step, 0))
+        assert rows(shop.table) == before
     shop.broker.xadd_many(STREAM, events(50, 13))
     assert shop.project(max_rows=ROWS, partitions=1).events == 50
     is_as_if_never_killed(shop)

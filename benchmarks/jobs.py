@@ -14,7 +14,7 @@ into memory that the benchmark shares with all workers (benchmarks/jobs/inside/m
 for all, and nothing worth mentioning. A worker's start-up does not count: the first handler in each process
 waits at a gate, which opens when all have come. Redis commands and reads are counted by the server. The
 limit is redis-py alone, with a fenced ack (benchmarks/jobs/peers/bare/peer.py). Contenders take turns within
-a round (short ones, forty times over, where they push one by one), and the median of the rounds counts,
+a round (short ones, forty times over, where they push), and the median of the rounds counts,
 because machines are noisy; read the ratios, not the figures.
 Our drains use more jobs than the peers', because they would be over too soon. A latency runs from just before
 the push is called to the handler's first line. Results: out/bench-jobs.json and out/bench-jobs.png.
@@ -62,7 +62,7 @@ def steps(
         short = quick and not each.ours
         kinds = each.kinds[:1] if short else each.kinds
         if section == "push":
-            yield each, "push in bulk", lambda each=each: measures.push(monitor, each, amount)
+            yield each, "memory", lambda each=each: measures.memory(monitor, each, amount)
         elif section == "drain":
             for processes in (1,) if short else (1, 2):
                 for kind in kinds[:1] if quick and processes == 2 else kinds:
@@ -128,11 +128,12 @@ def _push_in_turns(
     for each in results.contenders:
         values = found[each.name]
         if isinstance(values, contenders.Failed):
-            results.failed(each, "push one by one", str(values))
-            say(f"{each.label}: push one by one: failed: {values}")
+            results.failed(each, "push", str(values))
+            say(f"{each.label}: push: failed: {values}")
         else:
             results.add(each, values)
-            say(f"round {number + 1}: {each.label}: push_one {values['push_one']:,.0f}")
+            figures = ", ".join(f"{name} {value:,.4g}" for name, value in values.items())
+            say(f"round {number + 1}: {each.label}: {figures}")
 
 
 def choose(wanted: str | None, url: str, *, quick: bool) -> tuple[list[contenders.Contender], dict[str, str]]:
@@ -194,6 +195,7 @@ def main() -> int:
         backlogs=backlogs,
         turns=2 if quick else 40,
         turn=50 if quick else 200,
+        bulk_turn=500 if quick else 10_000,
     )
     rounds = args.rounds or (1 if quick else 3)
     console = Console(width=170)

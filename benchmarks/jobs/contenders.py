@@ -127,10 +127,10 @@ class Producer:
         self._process = process
         self._said("ready")
 
-    def push(self, count: int) -> tuple[float, float]:
-        """Push so many, one by one: seconds, and seconds of processor time, for each."""
+    def push(self, action: str, count: int) -> tuple[float, float]:
+        """Push so many, "one" by one or in "bulk": seconds, and seconds of processor time, for each."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.write(f"{action} {count}\n")
         self._process.stdin.flush()
         done = json.loads(self._said("{"))
         return done["seconds"] / count, done["processor"] / count

@@ -60,8 +60,12 @@ class Amount:
     seconds: float  # a drain that takes longer is cut here; its rate is that of the jobs until then
     window: int
     backlogs: tuple[int, ...]
-    turns: int  # of pushing one by one, in a round
-    turn: int  # pushes in one of them
+    turns: int  # of pushing, in a round
+    turn: int  # jobs that are pushed one by one in a turn
+    bulk_turn: int  # and in bulk, by ours and the limit
+
+    def bulk_turn_of(self, contender: Contender) -> int:
+        return self.turn if contender.is_peer else self.bulk_turn
 
     def for_(self, contender: Contender) -> int:
         return self.jobs if contender.is_peer else self.our_jobs
@@ -70,7 +74,7 @@ class Amount:
 def push_in_turns(
     monitor: Monitor, contenders: list[Contender], amount: Amount
 ) -> dict[str, Values | Failed]:
-    """One by one: everybody pushes a little, turn after turn in an order of chance, by its name.
+    """One by one, and in bulk: everybody pushes a little, turn after turn in an order of chance, by its name.
 
     A machine is half as fast in one second as in the next, and where the scheduler puts two processes that
     talk to each other decides about as much again. So all producers are there at the same time, each in a
@@ -78,43 +82,43 @@ def push_in_turns(
     workers are run makes no difference here, so a library with several settings has one producer.
     """
     found: dict[str, Values | Failed] = {}
+    several = {each.name: each for each in contenders}
     with ExitStack() as stack:
         producers: dict[str, Producer] = {}
-        for each in contenders:
-            if each.name not in producers and each.name not in found:
-                try:
-                    producer = each.producer(each.kinds[0], monitor.url)
-                    producers[each.name] = stack.enter_context(producer)
-                except Failed as error:
-                    found[each.name] = error
-        took: dict[str, list[tuple[float, float]]] = {name: [] for name in producers}
-        for _ in range(amount.turns):
+        for name, each in several.items():
+            try:
+                producers[name] = stack.enter_context(each.producer(each.kinds[0], monitor.url))
+            except Failed as error:
+                found[name] = error
+        took: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in producers}
+        for action in ("one", "bulk") * amount.turns:
             monitor.flush()
             for name in random.sample(sorted(producers), len(producers)):
-                if name not in found:
+                each = several[name]
+                if name not in found and (action == "one" or each.bulk):
+                    count = amount.turn if action == "one" else amount.bulk_turn_of(each)
                     try:
-                        took[name].append(producers[name].push(amount.turn))
+                        took[name].setdefault(action, []).append(producers[name].push(action, count))
                     except Failed as error:
                         found[name] = error
-    for name, turns in took.items():
+    for name, actions in took.items():
         if name not in found:
-            seconds, processor = map(statistics.median, zip(*turns, strict=True))
-            found[name] = {"push_one": 1 / seconds, "push_one_cpu": processor * 1e6}
+            values = found[name] = Values()
+            for action, turns in actions.items():
+                seconds, processor = map(statistics.median, zip(*turns, strict=True))
+                values |= {f"push_{action}": 1 / seconds, f"push_{action}_cpu": processor * 1e6}
     return found
 
 
-def push(monitor: Monitor, contender: Contender, amount: Amount) -> Values:
-    """In bulk, and the memory that the queued jobs take."""
-    values: Values = {}
+def memory(monitor: Monitor, contender: Contender, amount: Amount) -> Values:
+    """What a queued job takes of Redis: bytes, and the processor time of its push in bulk."""
     monitor.flush()
-    before = monitor.memory()
+    before, busy = monitor.memory(), monitor.counters()["redis_cpu"]
     count = amount.for_(contender)
-    busy = monitor.counters()["redis_cpu"]
-    rate, processor = contender.produce("bulk", count, contender.kinds[0], monitor.url)
+    contender.produce("bulk", count, contender.kinds[0], monitor.url)
+    values = {"memory": (monitor.memory() - before) / count}
     if contender.bulk:
-        values |= {"push_bulk": rate, "push_bulk_cpu": processor}
         values["push_bulk_redis_cpu"] = (monitor.counters()["redis_cpu"] - busy) / count
-    values["memory"] = (monitor.memory() - before) / count
     return values
 
 

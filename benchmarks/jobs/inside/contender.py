@@ -13,8 +13,8 @@ An adapter is a module `peer` with
 
 where `start`, `stop` and the pushes may be coroutines. The actions: `describe` prints these as JSON; `one`,
 `threads` (eight at once, each one by one), `tasks` (the same with `push_async` in a hundred tasks), `bulk`
-and `spaced` push `count` jobs and print the seconds that it took; `turns` does what `one` does for each
-number that it reads from its standard input; `work` becomes a worker.
+and `spaced` push `count` jobs and print the seconds that it took; `turns` reads `one` or
+`bulk` and a number from its standard input, and does that, again and again; `work` becomes a worker.
 """
 
 from __future__ import annotations
@@ -81,8 +81,15 @@ async def _turns(peer: Any) -> None:
         await _push_each(peer, range(meter.FIRST, meter.FIRST + 5 * WARM))
         print("ready", flush=True)
         for line in sys.stdin:
-            seconds, processor = await _one(peer, WARM + int(line))
-            print(json.dumps({"count": int(line), "seconds": seconds, "processor": processor}), flush=True)
+            action, count = line.split()
+            numbers = range(meter.FIRST, meter.FIRST + int(count))
+            began = _clocks()
+            if action == "bulk":
+                await _in_bulk(peer, numbers, 1000)
+            else:
+                await _push_each(peer, numbers)
+            seconds, processor = _since(began)
+            print(json.dumps({"seconds": seconds, "processor": processor}), flush=True)
     finally:
         if hasattr(peer, "stop"):
             await _call(peer.stop)
@@ -145,11 +152,15 @@ async def _bulk(peer: Any, count: int) -> Spent:
     chunk = _chunk(count)
     numbers = range(meter.FIRST, meter.FIRST + count)
     await _call(peer.push_many, numbers[:chunk])
-    step = getattr(peer, "AT_ONCE", chunk)  # who cuts a long list by itself is given one
     began = _clocks()
-    for start in range(chunk, count, step):
-        await _call(peer.push_many, numbers[start : start + step])
+    await _in_bulk(peer, numbers[chunk:], chunk)
     return _since(began)
+
+
+async def _in_bulk(peer: Any, numbers: range, chunk: int) -> None:
+    step = getattr(peer, "AT_ONCE", chunk)  # who cuts a long list by itself is given one
+    for start in range(0, len(numbers), step):
+        await _call(peer.push_many, numbers[start : start + step])
 
 
 async def _spaced(peer: Any, count: int) -> Spent:

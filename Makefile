@@ -12,7 +12,7 @@ RUN := $(UV) run --frozen --all-extras
 OPS ?= 1000000
 ARGS ?=
 # What measures time runs after everything else, which runs three at a time: most of that waits for servers.
-ALONE := tests/worker tests/faults
+TIMED := tests/worker tests/faults
 LONG := tests/faults tests/outbox tests/schedule tests/spark tests/benchmarks tests/contract/test_*_faults.py
 
 .PHONY: help setup system demo test lint format bench faults docs differential clean
@@ -30,8 +30,8 @@ demo: setup  ## the tour, on the embedded default
 	@$(RUN) millstream demo --out out/demo
 
 test: setup system lint  ## lint, types and every test; says at its end what could not run here
-	@$(RUN) pytest -n 3 --no-loadscope-reorder $(addprefix --ignore=,$(ALONE)) $(ARGS)
-	@$(RUN) pytest -n 2 --no-loadscope-reorder $(ALONE) $(ARGS)
+	@$(RUN) pytest -n 3 --no-loadscope-reorder $(addprefix --ignore=,$(TIMED)) $(ARGS)
+	@$(RUN) pytest -n 2 --no-loadscope-reorder $(TIMED) $(ARGS)
 
 lint: setup  ## ruff and mypy
 	@$(RUN) ruff check .

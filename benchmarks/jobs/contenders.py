@@ -91,17 +91,8 @@ class Contender:
     @contextmanager
     def producer(self, kind: str, url: str) -> Iterator[Producer]:
         """A process that pushes whenever it is told to, for the duration of the block."""
-        command = [str(self.python), "-m", "contender", "turns"]
-        process = subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=self.environment(url, kind, 1, None),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+        pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        process = _start(self, ("turns",), self.environment(url, kind, 1, None), **pipes)
         try:
             yield Producer(process)
         finally:
@@ -172,18 +163,25 @@ def describe(
     ], ""
 
 
-def _run(contender: Contender, action: tuple[str, ...], environment: dict[str, str]) -> dict[str, Any]:
-    command = [str(contender.python), "-m", "contender", *(action[1:] if action[0] == "produce" else action)]
-    process = subprocess.Popen(
-        command,
+def _start(
+    contender: Contender, words: tuple[str, ...], environment: dict[str, str], *, stdin: int, stderr: int
+) -> subprocess.Popen[str]:
+    """A process of the contender's own Python, in a session of its own, whose output is read here."""
+    return subprocess.Popen(
+        [str(contender.python), "-m", "contender", *words],
         cwd=contender.folder,
         env=environment,
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         start_new_session=True,
     )
+
+
+def _run(contender: Contender, action: tuple[str, ...], environment: dict[str, str]) -> dict[str, Any]:
+    words = action[1:] if action[0] == "produce" else action
+    process = _start(contender, words, environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         out, errors = process.communicate(timeout=PRODUCER_LIMIT)
     except subprocess.TimeoutExpired:

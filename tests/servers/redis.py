@@ -186,7 +186,7 @@ class RedisCluster:
             return True
         for node in self.nodes:
             client.execute_command("CLUSTER", "MEET", "127.0.0.1", str(node.port))
-        time.sleep(0.1)
+        time.sleep(0.1)  # a greeting takes a few rounds of the nodes' own clock; more of them do not help
         return False
 
     def stop(self) -> None:

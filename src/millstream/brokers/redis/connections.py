@@ -33,7 +33,7 @@ class _WaitsInTheKernel(_Base):
     without it, to which the kernel was told the timeouts, needs half of the system calls.
     """
 
-    _limit: float | None = None
+    _limit: float | None = None  # seconds for which the kernel waits for an answer now
 
     def connect_check_health(self, *args: Any, **options: Any) -> None:
         if self._sock is not None:
@@ -41,8 +41,8 @@ class _WaitsInTheKernel(_Base):
         super().connect_check_health(*args, **options)
         self._limit = self.socket_timeout
         sock: Any = self._sock
-        _limit(sock, socket.SO_RCVTIMEO, self._limit)
-        _limit(sock, socket.SO_SNDTIMEO, self._limit)
+        _tell(sock, socket.SO_RCVTIMEO, self._limit)
+        _tell(sock, socket.SO_SNDTIMEO, self._limit)
         sock.settimeout(None)
 
     def read_response(
@@ -50,7 +50,7 @@ class _WaitsInTheKernel(_Base):
     ) -> Any:
         limit = self.socket_timeout if timeout is _DEFAULT else timeout
         if limit != self._limit and self._sock is not None:
-            _limit(self._sock, socket.SO_RCVTIMEO, limit)
+            _tell(self._sock, socket.SO_RCVTIMEO, limit)
             self._limit = limit
         try:
             return super().read_response(disable_decoding, **options)
@@ -60,7 +60,8 @@ class _WaitsInTheKernel(_Base):
             raise
 
 
-def _limit(sock: socket.socket, option: int, seconds: float | None) -> None:
+def _tell(sock: socket.socket, option: int, seconds: float | None) -> None:
+    """Tell the kernel how long a call on the socket may wait; None is for ever."""
     whole, part = divmod(seconds or 0.0, 1.0)
     sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(whole), int(part * 1e6)))
 
@@ -92,7 +93,7 @@ class Stack:
         self._process = os.getpid()
 
     def get_connection(self, sure: bool = True) -> Any:
-        """A connection that the server had not closed a moment ago; a longer one where ``sure`` is false."""
+        """A connection that the server has not closed; without ``sure``, had not when it was last used."""
         if self._process != os.getpid():  # a fork: its parent goes on using those
             self._idle, self._process = [], os.getpid()
         try:

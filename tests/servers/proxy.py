@@ -192,12 +192,13 @@ class _Link:
         self.torn = False  # bytes were swallowed: the two ends no longer agree
         self._close_lock = threading.Lock()
         self._open = True
+        self._pumps = [threading.Thread(target=pump, daemon=True) for pump in (self._requests, self._replies)]
         for end in (client, upstream):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def start(self) -> None:
-        threading.Thread(target=self._requests, daemon=True).start()
-        threading.Thread(target=self._replies, daemon=True).start()
+        for pump in self._pumps:
+            pump.start()
 
     def _requests(self) -> None:
         with contextlib.suppress(OSError):
@@ -218,12 +219,18 @@ class _Link:
         self.close()
 
     def close(self) -> None:
+        """Reset both ends, and return when both have been told."""
         with self._close_lock:
             if not self._open:
                 return
             self._open = False
         for end in (self.client, self.upstream):
             _reset(end)
+        for pump in self._pumps:
+            # A socket is not closed before the last call that uses it has returned: until the thread inside
+            # recv() has had its turn, nothing is sent, and a client would still find its connection sound.
+            if pump.is_alive() and pump is not threading.current_thread():
+                pump.join(5)
         self.proxy._gone(self)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import select
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 import redis
@@ -116,6 +120,24 @@ def test_the_proxy_refuses_swallows_delays_and_heals(valkey: RedisServer) -> Non
         proxy.latency(0.02)
         assert client.ping()
         assert proxy.faults["delayed_chunks"] >= 1
+
+
+def test_the_proxy_has_reset_a_connection_when_it_says_so(valkey: RedisServer) -> None:
+    busy = threading.Event()
+    busy.set()
+    thread = threading.Thread(target=lambda: all(busy.is_set() for _ in itertools.count()))
+    thread.start()  # without somebody who takes the processor away, the proxy's threads are fast enough
+    try:
+        with TcpProxy(valkey.port) as proxy:
+            for _ in range(50):
+                with socket.create_connection(("127.0.0.1", proxy.port)) as client:
+                    client.sendall(b"PING\r\n")
+                    assert client.recv(100) == b"+PONG\r\n"
+                    proxy.reset_all()
+                    assert select.select([client], [], [], 0)[0] == [client]
+    finally:
+        busy.clear()
+        thread.join()
 
 
 def test_a_cluster_shares_the_slots() -> None:

@@ -77,7 +77,7 @@ def test_those_who_wait_together_start_no_more_than_allowed(
     driver: Driver, waiting: Callable[[int], None]
 ) -> None:
     limits = {Q: RateLimit(2, per=60)}
-    calls = [Background(take, driver, 3, f"w{n}", wait=0.5, limits=limits) for n in range(4)]
+    calls = [Background(take, driver, 3, f"w{n}", wait=2, limits=limits) for n in range(4)]
     waiting(4)
     for n in range(6):
         push(driver, n, priority=("low", "high")[n % 2])

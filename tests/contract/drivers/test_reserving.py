@@ -106,11 +106,13 @@ def test_a_released_job_grows_old_too(driver: Driver) -> None:
 def test_a_permanent_flood_does_not_starve_the_lowest(driver: Driver) -> None:
     push(driver, *range(200), priority="critical")
     (low,) = push(driver, "low", priority="low")
-    began = time.monotonic()
+    began = asked = time.monotonic()
     while low not in ids(found := take(driver, 10, max_wait=1.0)):
-        assert time.monotonic() - began < 1.0, "the low one did not start within max_wait"
+        # Not when the call ends, which a busy machine puts off: one that begins so late has to bring it.
+        assert asked - began < 0.95, "the low one would not have started within max_wait"
         complete(driver, *found)
         push(driver, *range(len(found)), priority="critical")
+        asked = time.monotonic()
     assert time.monotonic() - began > 0.5, "it went first too early"
 
 

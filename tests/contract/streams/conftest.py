@@ -50,6 +50,8 @@ def other() -> str:
 @pytest.fixture
 def waiting(implementation: Implementation) -> Callable[[int], None]:
     """waiting(n) returns when n readers are blocked in the broker."""
+    # A server may not have noticed yet that those of the test before are gone.
+    until(lambda: implementation.waiting() == 0, "no reader to be waiting")
 
     def wait(count: int) -> None:
         until(lambda: implementation.waiting() == count, f"{count} readers to be waiting")

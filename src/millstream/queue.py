@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from weakref import WeakSet
 
 from millstream.brokers.payload import DEFAULT_MAX_PAYLOAD, check_name
 from millstream.config import open_driver
@@ -93,7 +94,7 @@ class Queue(QueueTaker):
         self._producer = Producer(self.driver.push)
         self._router, self._close_driver = router, close_driver
         self._schedules = Schedules(self)
-        self._workers: set[Worker] = set()
+        self._workers: WeakSet[Worker] = WeakSet()  # those that run are kept by their threads
         self._workers_lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -267,20 +268,13 @@ class Queue(QueueTaker):
 
         ``options`` are those of `millstream.worker.WorkerOptions`.
         """
-        worker = self.worker(queues, concurrency=concurrency, **options)
-        with self._workers_lock:
-            self._workers.add(worker)
-        try:
-            worker.run()
-        finally:
-            with self._workers_lock:
-                self._workers.discard(worker)
+        self.worker(queues, concurrency=concurrency, **options).run()
 
     def stop(self) -> None:
-        """End every `work` of this queue object: no new jobs, those that run are finished."""
+        """End every worker of this queue object: no new jobs, those that run are finished."""
         with self._workers_lock:
-            workers = list(self._workers)
-        for worker in workers:
+            running = [worker for worker in self._workers if worker.running]
+        for worker in running:
             worker.stop()
 
     def worker(self, queues: str | Sequence[str] = ("default",), **options: Any) -> Worker:
@@ -292,7 +286,10 @@ class Queue(QueueTaker):
             if name not in allowed:
                 raise ConfigurationError(unknown_option("worker option", name, allowed))
         names = [queues] if isinstance(queues, str) else list(queues)
-        return Worker(self, WorkerOptions(queues=tuple(map(check_queue_name, names)), **options))
+        worker = Worker(self, WorkerOptions(queues=tuple(map(check_queue_name, names)), **options))
+        with self._workers_lock:
+            self._workers.add(worker)
+        return worker
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -306,12 +303,14 @@ class Queue(QueueTaker):
 
     def close(self) -> None:
         """Send what push_async still holds, end workers that run here, and give back the connections."""
-        self.stop()
-        self._producer.close()
-        if self.recorder is not None:
-            self.recorder.close()
-        if self._close_driver:
-            self.driver.close()
+        try:
+            self.stop()
+        finally:  # a worker may have crashed, and says so
+            self._producer.close()
+            if self.recorder is not None:
+                self.recorder.close()
+            if self._close_driver:
+                self.driver.close()
 
     def __enter__(self) -> Self:
         return self

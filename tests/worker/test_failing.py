@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from millstream.drivers.base import PushItem
@@ -56,6 +58,34 @@ def test_failed_may_be_async_where_handle_is_not(bench: Bench) -> None:
     bench.start()
     ran.wait_for("failed")
     assert ran.of("failed") == ["millstream-loop"]
+
+
+def test_many_async_failed_may_use_the_threads_of_the_loop(memory: Bench) -> None:
+    class Fails(Job, max_attempts=1):
+        async def handle(self) -> None:
+            await asyncio.sleep(0.05)
+            raise ValueError
+
+        async def failed(self, error: Exception) -> None:
+            await asyncio.to_thread(ran.add, "failed")
+
+    memory.push_many([Fails() for _ in range(64)])
+    memory.start(concurrency=64)
+    ran.wait_for("failed", 64)
+    memory.settled()
+
+
+def test_a_failed_that_cancels_itself_changes_nothing(memory: Bench) -> None:
+    class Fails(Job, max_attempts=1):
+        async def handle(self) -> None:
+            raise ValueError
+
+        async def failed(self, error: Exception) -> None:
+            raise asyncio.CancelledError
+
+    memory.push_many([Fails() for _ in range(3)])
+    memory.start(concurrency=1)
+    until(lambda: len(memory.driver.dead(memory.name)) == 3, "three dead letters")
 
 
 def test_an_error_in_failed_changes_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -162,12 +192,14 @@ def test_bytes_that_are_no_job_are_buried_and_hold_nobody_up(bench: Bench) -> No
 
 
 def test_a_job_that_expired_is_not_started(bench: Bench) -> None:
-    bench.push(Note(text="too late").expires_in(0.01))
-    until(lambda: _age(bench) > 0.02, "its time to be over")
+    bench.push(Failing().expires_in(0.01))
+    bench.push(FailingAsync().expires_in(0.01))
+    until(lambda: _age(bench) > 0.02, "their time to be over")
     bench.start()
-    until(lambda: len(bench.driver.dead(bench.name)) == 1, "a dead letter")
-    assert bench.driver.dead(bench.name)[0].reason == "expired"
-    assert not ran.of("note")
+    until(lambda: len(bench.driver.dead(bench.name)) == 2, "dead letters")
+    assert {letter.reason for letter in bench.driver.dead(bench.name)} == {"expired"}
+    assert not ran.of("attempt")
+    assert ran.of("failed") == ["not started before its expires_in was over"] * 2
 
 
 def _age(bench: Bench) -> float:

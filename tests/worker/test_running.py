@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -74,6 +77,35 @@ def test_no_job_sees_another_ones_context_variables(memory: Bench, kind: type[Jo
     memory.settled()
     assert set(ran.of("mark")) == {"clean"}
     assert set(ran.of("own mark")) <= {"dirty"}
+
+
+def test_a_coroutine_that_a_plain_handler_returns_is_run(bench: Bench) -> None:
+    def noted(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: Any) -> Any:
+            ran.add("wrapper", threading.current_thread().name)
+            return function(*args)
+
+        return wrapper
+
+    class Decorated(Job, max_attempts=1):
+        fails: bool
+
+        @noted
+        async def handle(self) -> None:
+            await asyncio.sleep(0)
+            ran.add("inside", threading.current_thread().name)
+            if self.fails:
+                raise ValueError("after all")
+
+    bench.push_many([Decorated(fails=False), Decorated(fails=True)])
+    bench.start()
+    ran.wait_for("inside", 2)
+    bench.settled()
+    assert set(ran.of("inside")) == {"millstream-loop"}
+    assert "millstream-loop" not in ran.of("wrapper")
+    (letter,) = bench.driver.dead(bench.name)
+    assert letter.error == "ValueError: after all"
 
 
 def test_threads_start_only_as_they_are_needed(memory: Bench) -> None:

@@ -101,12 +101,40 @@ def test_a_handler_may_ask_its_worker_to_stop(memory: Bench) -> None:
 
 
 def test_max_jobs_ends_a_worker_in_good_order(bench: Bench) -> None:
-    bench.push_many([Note(text=str(number)) for number in range(40)])
+    bench.push_many([Note(text=str(number)) for number in range(400)])
     worker = bench.start(max_jobs=5)
     until(lambda: not worker.running, "the worker to end")
     assert worker.exit_code == 64
-    assert worker.counters.completed >= 5
-    assert worker.counters.completed + bench.queue.size(bench.name) == 40
+    assert worker.counters.completed == 5
+    assert bench.queue.size(bench.name) == 395
+
+
+def test_a_closed_queue_has_no_worker_that_runs(memory: Bench) -> None:
+    worker = memory.start()
+    memory.queue.close()
+    assert not worker.running
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_stopping_from_inside_a_handler_does_not_wait_for_it(memory: Bench, asynchronous: bool) -> None:
+    queue = memory.queue
+
+    class Ends(Job):
+        def handle(self) -> None:
+            queue.stop()
+            ran.add("done")
+
+    class EndsAsync(Job):
+        async def handle(self) -> None:
+            queue.stop()
+            ran.add("done")
+
+    worker = memory.worker(grace=60.0)
+    memory.push(EndsAsync() if asynchronous else Ends())
+    worker.start()
+    ran.wait_for("done")
+    until(lambda: not worker.running, "the worker to end")
+    assert worker.counters.completed == 1
 
 
 def test_a_part_that_dies_stops_the_worker_loudly(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from millstream.errors import JobTimeout
 from millstream.job import Job
 from tests.worker.conftest import Bench, until
-from tests.worker.jobs import Hung, Note, Quick, Slow, SlowAsync, gate, ran
+from tests.worker.jobs import Hung, Note, NoteAsync, Quick, Slow, SlowAsync, gate, ran
 
 
 @pytest.mark.parametrize("kind", [Slow, SlowAsync])
@@ -79,7 +81,69 @@ def test_an_async_handler_that_blocks_the_loop_is_answered_for(memory: Bench) ->
         async def handle(self) -> None:
             released.wait(20)
 
+        async def failed(self, error: Exception) -> None:
+            ran.add("failed", error)
+
     memory.push(Blocking())
+    worker = memory.start(hard_timeout_grace=0.1)
+    ran.wait_for("failed")
+    until(lambda: worker.counters.buried == 1, "the job to be buried")
+    memory.push(NoteAsync(text="after"))
+    ran.wait_for("note")  # on the loop that took the place of the blocked one
+    assert not released.is_set()
+    released.set()
+    memory.push_many([NoteAsync(text=str(n)) for n in range(5)])
+    ran.wait_for("note", 6)
+    until(lambda: worker.counters.completed == 6, "the notes to be settled")
+    assert worker.counters.stale == 0
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "blocking"])
+def test_failed_has_the_time_of_an_attempt_too(
+    memory: Bench, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    released = threading.Event()
+
+    class Fails(Job, timeout=0.1, max_attempts=1):
+        def handle(self) -> None:
+            raise ValueError("the cause")
+
+        def failed(self, error: Exception) -> None:
+            ran.add("failed", str(error))
+            while kind == "sync":
+                time.sleep(0.005)
+            released.wait(20)
+
+    class FailsAsync(Job, timeout=0.1, max_attempts=1):
+        async def handle(self) -> None:
+            raise ValueError("the cause")
+
+        async def failed(self, error: Exception) -> None:
+            ran.add("failed", str(error))
+            await asyncio.sleep(20)
+
+    memory.push(FailsAsync() if kind == "async" else Fails())
     worker = memory.start(hard_timeout_grace=0.1)
     until(lambda: worker.counters.buried == 1, "the job to be buried")
     released.set()
+    (letter,) = memory.driver.dead(memory.name)
+    assert (letter.reason, letter.error) == ("failed", "ValueError: the cause")
+    assert ran.of("failed") == ["the cause"]  # once
+    assert "failed() of" in caplog.text or "hangs past its timeout" in caplog.text
+
+
+def test_a_coroutine_of_a_plain_handler_has_its_timeout(memory: Bench) -> None:
+    class Indirect(Job, timeout=0.1, max_attempts=1):
+        def handle(self) -> Any:
+            return asyncio.sleep(20)
+
+        def failed(self, error: Exception) -> None:
+            ran.add("failed", error)
+
+    memory.push(Indirect())
+    memory.start()
+    ran.wait_for("failed")
+    assert isinstance(ran.of("failed")[0], JobTimeout)
+    memory.settled()
+    (letter,) = memory.driver.dead(memory.name)
+    assert letter.reason == "timeout"

@@ -9,10 +9,14 @@ something, the next thread goes on.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from typing import Any
 
 from millstream.drivers.base import Reservation
@@ -98,14 +102,17 @@ class Executor:
             raise
         except BaseException as error:  # noqa: BLE001 - a handler's sys.exit() ends the job, not the thread
             if not task.abandoned:
-                self._fail(task, job, error, started)
+                self._fail(runner, task, job, error, started)
         else:
             pipeline.succeeded(task, started)
 
-    def _run(self, runner: Runner, handle: Callable[[], object]) -> None:
+    def _run(self, runner: Runner, handle: Callable[[], object], timeout: float | None = None) -> None:
         runner.inside = True
         try:
-            Context().run(handle)  # of its own: no job sees another one's context variables
+            result = Context().run(handle)  # of its own: no job sees another one's context variables
+            if result is not None and inspect.isawaitable(result):
+                # A plain function around a coroutine, such as a decorator's.
+                self._run_async(_within(timeout, result))
         finally:
             runner.inside = False
             if runner.interrupting:
@@ -117,17 +124,25 @@ class Executor:
         watch, watched = self._pipeline.watch, Watched(task, timeout, threading.get_ident())
         try:
             watch.arm(watched)
-            self._run(runner, handle)
+            self._run(runner, handle, timeout)
         finally:
             try:
                 watch.disarm(watched)
             except SoftTimeout:  # too late: the handler has ended
                 watch.disarm(watched)
 
-    def _fail(self, task: Task, job: Any, error: BaseException, started: float) -> None:
+    def _fail(self, runner: Runner, task: Task, job: Any, error: BaseException, started: float) -> None:
         settlement, finished, error = self._pipeline.failure(task, error, started)
-        if finished and job is not None:
-            self._pipeline.call_failed(job, error, self._run_async)
+        if finished and (job := job or self._pipeline.build_late(task, error)) is not None:
+            task.outcome, timeout = settlement, task.envelope.timeout
+            call = partial(self._pipeline.call_failed, job, error, self._run_async)
+            if timeout is None:
+                self._run(runner, call)
+            else:
+                with suppress(SoftTimeout):  # just after it had ended
+                    self._timed(runner, task, call, timeout)
+            if task.abandoned:
+                return
         self._pipeline.settler.put(settlement)
 
     # -- who is awake ------------------------------------------------------------------------------
@@ -179,6 +194,10 @@ class Executor:
             self._stopping = True
             self._rested.notify_all()
 
+    def is_inside(self, thread: threading.Thread) -> bool:
+        """Whether ``thread`` runs jobs here."""
+        return any(runner.thread is thread for runner in tuple(self._runners))
+
     @property
     def busy(self) -> bool:
         """Whether a job is running that somebody should wait for."""
@@ -204,3 +223,14 @@ class Executor:
                 if runner.inside and runner.thread.ident is not None:
                     raise_in_thread(runner.thread.ident, Interrupted)
         return given_up
+
+
+async def _within(timeout: float | None, result: Awaitable[Any]) -> None:
+    """Wait for ``result``, whose thread cannot be interrupted meanwhile."""
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            await result
+    except TimeoutError as error:
+        if limit.expired():
+            raise SoftTimeout from error
+        raise

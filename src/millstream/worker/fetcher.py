@@ -69,4 +69,7 @@ class Fetcher:
         """How many jobs to ask for; 0 until asking is worth a round trip."""
         prefetch = self._intake.prefetch
         room = self._options.concurrency + prefetch - self._intake.outstanding
-        return room if room > prefetch // 2 else 0
+        if room <= prefetch // 2:
+            return 0
+        most = self._options.max_jobs
+        return room if most is None else max(0, min(room, most - self._intake.admitted))

@@ -18,6 +18,7 @@ from contextvars import Context
 from typing import Any
 
 from millstream.drivers.base import Reservation
+from millstream.errors import JobTimeout
 from millstream.worker.intake import Intake
 from millstream.worker.parts import Task, log
 from millstream.worker.pipeline import STILL_RUNNING, Pipeline, timed_out
@@ -83,7 +84,7 @@ class LoopExecutor:
                     raise  # the grace was over; the job was handed back
                 me.uncancel()  # the handler cancelled itself
             if not task.abandoned:
-                await self._fail(task, job, error, started)
+                await self._fail(task, job, error, started, me)
         else:
             pipeline.succeeded(task, started)
 
@@ -101,11 +102,23 @@ class LoopExecutor:
         finally:
             self._pipeline.watch.disarm(watched)
 
-    async def _fail(self, task: Task, job: Any, error: BaseException, started: float) -> None:
+    async def _fail(
+        self, task: Task, job: Any, error: BaseException, started: float, me: asyncio.Task[None]
+    ) -> None:
         settlement, finished, error = self._pipeline.failure(task, error, started)
-        if finished and job is not None:
-            # In a thread, because failed() may be a plain function; a coroutine comes back to this loop.
-            await asyncio.to_thread(self._pipeline.call_failed, job, error, self.run)
+        if finished and (job := job or self._pipeline.build_late(task, error)) is not None:
+            task.outcome, timeout = settlement, task.envelope.timeout
+            call = self._pipeline.await_failed(job, error)
+            try:
+                await (_in_context(call, Context()) if timeout is None else self._timed(task, call, timeout))
+            except JobTimeout:
+                log.error("failed() of %s took longer than the job's timeout", type(job).__name__)
+            except asyncio.CancelledError:
+                if self._interrupting:
+                    raise
+                me.uncancel()  # it cancelled itself
+            if task.abandoned:
+                return
         self._pipeline.settler.put(settlement)
 
     # -- who is awake ------------------------------------------------------------------------------
@@ -203,11 +216,66 @@ class LoopExecutor:
                     self._loop.call_soon_threadsafe(runner.cancel)
         return given_up
 
+    def holds(self, task: Task) -> bool:
+        """Whether ``task`` runs here."""
+        return any(running is task for running in tuple(self._runners.values()))
+
+    def is_inside(self, thread: threading.Thread) -> bool:
+        """Whether ``thread`` is the loop's."""
+        return thread is self._thread
+
     def close(self, timeout: float) -> None:
         """End the loop's thread; one that a handler blocks is left behind."""
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout)
+
+
+class Loops:
+    """The loop that async jobs run on; beside it, those before it, each of which a handler blocks."""
+
+    def __init__(self, make: Callable[[], LoopExecutor]) -> None:
+        self._make, self._all = make, [make()]
+
+    @property
+    def current(self) -> LoopExecutor:
+        return self._all[-1]
+
+    def wake(self) -> None:
+        self.current.wake()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self.current.run(coroutine)
+
+    def replace(self, task: Task) -> None:
+        """``task`` hangs on its loop: let what waits, and what comes, run on another one."""
+        blocked = self.current
+        if blocked.holds(task):
+            blocked.stop()
+            self._all.append(self._make())
+            self.wake()
+
+    def stop(self) -> None:
+        for loop in self._all:
+            loop.stop()
+
+    @property
+    def busy(self) -> bool:
+        return any(loop.busy for loop in self._all)
+
+    @property
+    def interrupted(self) -> bool:
+        return any(loop.interrupted for loop in self._all)
+
+    def interrupt(self) -> list[Reservation]:
+        return [given_up for loop in self._all for given_up in loop.interrupt()]
+
+    def is_inside(self, thread: threading.Thread) -> bool:
+        return any(loop.is_inside(thread) for loop in self._all)
+
+    def close(self, timeout: float) -> None:
+        for loop in self._all:
+            loop.close(timeout)
 
 
 @types.coroutine

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.drivers.base import Reservation
+from millstream.drivers.base import Reservation, Settlement
 from millstream.envelope import Envelope
 
 log = logging.getLogger("millstream.worker")
@@ -21,13 +21,15 @@ class Task(msgspec.Struct, eq=False, gc=False):
     """A reserved job whose envelope was read and whose type is known.
 
     ``abandoned`` is set when somebody else answers for the job (a hard timeout, a hand-back): whatever
-    its handler still does, its outcome does not count.
+    its handler still does, its outcome does not count. ``outcome`` is what became of the attempt, known
+    while the job's ``failed`` still runs.
     """
 
     reservation: Reservation
     envelope: Envelope
     kind: Any  # registry.JobType
     abandoned: bool = False
+    outcome: Settlement | None = None
 
 
 class Holdings:

@@ -8,14 +8,16 @@ runs its handler; `succeeded` and `failed` turn what happened into a settlement.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from millstream import retry
 from millstream.drivers.base import Settlement
-from millstream.errors import JobTimeout
+from millstream.errors import JobError, JobTimeout
 from millstream.history import Ended
 from millstream.worker.heartbeat import Heartbeat
 from millstream.worker.parts import Holdings, Task, log
@@ -64,6 +66,13 @@ class Pipeline:
         job: Job = task.kind.build(task.envelope, self.codec)
         job.attach(task.envelope, task.reservation)
         return job
+
+    def build_late(self, task: Task, error: BaseException) -> Job | None:
+        """The job of an attempt that never began, for its ``failed``; None where it cannot be built."""
+        if isinstance(error, retry.Expired):
+            with suppress(JobError):
+                return self.build(task)
+        return None
 
     def succeeded(self, task: Task, started: float) -> None:
         # Only now, after the effect: a crash before this line runs the job again.
@@ -117,10 +126,34 @@ class Pipeline:
         """Run the job's own ``failed``, from a thread. It is a courtesy: its errors change nothing."""
         try:
             result = job.failed(as_exception(error))
-            if inspect.iscoroutine(result):
-                run_async(result)
+            if inspect.isawaitable(result):
+                run_async(awaited(result))
         except Exception as raised:  # noqa: BLE001 - the user's code; the job is settled all the same
-            log.error("failed() of %s raised", type(job).__name__, exc_info=raised)
+            _log_failed(job, raised)
+
+    async def await_failed(self, job: Job, error: BaseException) -> None:
+        """The same, on an event loop."""
+        failed, shown = job.failed, as_exception(error)
+        try:
+            if inspect.iscoroutinefunction(failed):
+                result = failed(shown)
+            else:
+                # It may block. The loop's threads are few: none is held while a coroutine runs, which may
+                # need one itself.
+                result = await asyncio.to_thread(failed, shown)
+            if inspect.isawaitable(result):
+                await result
+        except Exception as raised:  # noqa: BLE001 - as above
+            _log_failed(job, raised)
+
+
+async def awaited(result: Awaitable[Any]) -> Any:
+    """A coroutine of whatever can be awaited."""
+    return await result
+
+
+def _log_failed(job: Job, raised: Exception) -> None:
+    log.error("failed() of %s raised", type(job).__name__, exc_info=raised)
 
 
 def timed_out(task: Task, cause: BaseException | None = None) -> JobTimeout:

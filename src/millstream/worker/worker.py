@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import signal
@@ -19,7 +20,7 @@ from millstream.worker.executor import Executor
 from millstream.worker.fetcher import Fetcher
 from millstream.worker.heartbeat import Heartbeat
 from millstream.worker.intake import Intake
-from millstream.worker.loop import LoopExecutor
+from millstream.worker.loop import LoopExecutor, Loops
 from millstream.worker.options import EXIT_CRASHED, EXIT_HUNG, EXIT_OK, EXIT_RECYCLED, WorkerOptions
 from millstream.worker.parts import Holdings, SideThread, Task, log
 from millstream.worker.pipeline import Pipeline, timed_out
@@ -100,7 +101,7 @@ class Worker:
         self._watch = Watch(options.hard_timeout_grace, self._on_hung)
         pipeline = Pipeline(queue, self._holdings, self._settler, self._heartbeat, self._watch, self.id)
         self._pipeline = pipeline
-        self._loop = LoopExecutor(pipeline, self._intake, options.concurrency, self._on_idle)
+        self._loop = Loops(lambda: LoopExecutor(pipeline, self._intake, options.concurrency, self._on_idle))
         self._threads = Executor(pipeline, self._intake, options.concurrency, self._on_idle, self._loop.run)
         self._intake.wake_threads, self._intake.wake_loop = self._threads.wake, self._loop.wake
         parts = {
@@ -157,11 +158,15 @@ class Worker:
         """Take no more jobs, give back those that wait here, let the running ones finish within ``grace``.
 
         What still runs then is interrupted and handed back. Returns when everything is told to the broker.
-        From inside a handler use `request_stop`, as this would wait for that handler. Raises WorkerCrashed.
+        From inside a handler it only asks, as `request_stop` does: this cannot wait for its caller. Raises
+        WorkerCrashed.
         """
         if self._running:
             self._grace = grace
             self.request_stop()
+            caller = threading.current_thread()
+            if self._threads.is_inside(caller) or self._loop.is_inside(caller):
+                return
             self._ended.wait()
         self._raise_crash()
 
@@ -319,17 +324,32 @@ class Worker:
         threading.Thread(target=self._settle_hung, args=(task,), name="millstream-hung", daemon=True).start()
 
     def _settle_hung(self, task: Task) -> None:
-        timeout = task.envelope.timeout or 0.0
-        started = time.monotonic() - timeout - self.options.hard_timeout_grace
-        settlement, finished, error = self._pipeline.failure(task, timed_out(task), started)
-        if finished:
-            self._pipeline.call_failed(self._pipeline.build(task), error, self._loop.run)
+        settlement = task.outcome  # what hangs is its failed()
+        if settlement is None:
+            timeout = task.envelope.timeout or 0.0
+            started = time.monotonic() - timeout - self.options.hard_timeout_grace
+            settlement, finished, error = self._pipeline.failure(task, timed_out(task), started)
+            if finished:
+                self._call_failed_of_hung(task, error)
         self._settler.put(settlement)
         self._settler.hurry()
         self._threads.replace(task)
+        self._loop.replace(task)
         if self._supervised:
             self.exit_code = EXIT_HUNG
             self.request_stop()
+
+    def _call_failed_of_hung(self, task: Task, error: BaseException) -> None:
+        """For so long as the handler had beyond its timeout: nothing may keep the job from its end."""
+        # An async handler hangs on the loop, so a coroutine gets one of its own.
+        run = asyncio.run if task.kind.is_async else self._loop.run
+        call = threading.Thread(
+            target=lambda: self._pipeline.call_failed(self._pipeline.build(task), error, run),
+            name="millstream-failed",
+            daemon=True,
+        )
+        call.start()
+        call.join(self.options.hard_timeout_grace)
 
     def _keep_limits(self) -> None:
         """End when enough was done, or too much memory is in use."""
@@ -338,7 +358,7 @@ class Worker:
             return
         while not self._ending.wait(CHECK):
             used = resident_mb()
-            if most is not None and self.counters.finished >= most:
+            if most is not None and self._has_done(most):
                 log.info("worker %s has run %d jobs and is recycled", self.id, self.counters.finished)
             elif memory is not None and used > memory:
                 log.warning("worker %s uses %d MB of the %d it may, and is recycled", self.id, used, memory)
@@ -346,6 +366,12 @@ class Worker:
                 continue
             self.exit_code = EXIT_RECYCLED
             self.request_stop()
+
+    def _has_done(self, most: int) -> bool:
+        # The fetcher takes no more than that; of what it took some may have been lost, or handed back.
+        return self.counters.finished >= most or (
+            self._intake.admitted >= most and not self._intake.outstanding and not self._settler.unsettled
+        )
 
 
 def resident_mb() -> int:

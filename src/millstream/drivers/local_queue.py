@@ -54,6 +54,12 @@ class LocalJob:
         self.count = 0  # deliveries of this entry
         self.letter: DeadLetter | None = None
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where its entry stands in the stream."""
+        ms, _, seq = self.entry_id.partition("-")
+        return int(ms), int(seq)
+
 
 class LocalQueue:
     """The jobs of one queue by state."""
@@ -165,6 +171,15 @@ class LocalQueue:
             return None
         return job
 
+    def _put_back(self, job: LocalJob) -> None:
+        """To the front of its line, behind those that were put back before it and are older."""
+        line, older = self._lines[job.level], []
+        while line and line[0].place < job.place:
+            older.append(line.popleft())
+        line.appendleft(job)
+        line.extendleft(reversed(older))
+        self._waiting[job.level] += 1
+
     def settle(self, settlements: Sequence[Settlement]) -> tuple[list[bool], int, bool]:
         """Whether each was owned; how many wait now; whether one is due before all others."""
         first = self.next_due()
@@ -181,8 +196,7 @@ class LocalQueue:
             if outcome == "release":
                 job.state, job.owner, job.count = "waiting", None, job.count - 1
                 job.since = int(job.entry_id.partition("-")[0]) / 1000 - time() + now  # it keeps its age
-                self._lines[job.level].appendleft(job)
-                self._waiting[job.level] += 1
+                self._put_back(job)
                 waiting += 1
                 continue
             gone[job.level].append(job.entry_id)

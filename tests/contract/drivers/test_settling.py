@@ -107,9 +107,17 @@ class TestRelease:
     def test_many_keep_their_order(self, driver: Driver) -> None:
         push(driver, *range(20))
         found = take(driver, 10)
-        release(driver, *reversed(found))
-        assert sorted(numbers(take(driver, 10))) == list(range(10))
+        release(driver, *found[6:])
+        release(driver, *found[3:6])
+        release(driver, *found[:3])
+        assert numbers(take(driver, 10)) == list(range(10))
         assert numbers(take(driver, 10)) == list(range(10, 20))
+
+    def test_they_keep_it_whichever_comes_back_first(self, driver: Driver) -> None:
+        push(driver, *range(6))
+        for part in (found := take(driver, 4))[:2], found[2:]:
+            release(driver, *part)
+        assert numbers(take(driver, 6)) == list(range(6))
 
     def test_a_released_job_is_not_recovered(self, driver: Driver) -> None:
         push(driver, 0)

@@ -190,6 +190,7 @@ class DeadLetters:
         fresh = msgspec.structs.replace(
             envelope,
             attempt=1,
+            rejections=0,
             due_at=time.time() + delay if delay else None,
             expires_at=None,  # who retries it by hand wants it run
         )

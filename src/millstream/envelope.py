@@ -57,6 +57,7 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
     tags: list[str] = []
     headers: dict[str, str] = {}
     history: list[Attempt] = []
+    rejections: int = 0  # how often it could not be built, since it was pushed or retried by hand
     replay_of: str | None = None  # the id of the job that this one repeats
 
 

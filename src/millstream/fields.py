@@ -50,6 +50,11 @@ class Schema:
         except NameError as error:
             raise ConfigurationError(f"{self.owner}: an annotation cannot be resolved: {error}") from error
 
+    @functools.cached_property
+    def takes_null_for_nan(self) -> bool:
+        """Whether a field accepts the null that JSON makes of a NaN or an infinity."""
+        return _takes_null_for_float(msgspec.inspect.type_info(self.struct), set())
+
     def _generate(self) -> type[msgspec.Struct]:
         scope: dict[str, Any] = {}
         for namespace in self._namespaces:
@@ -148,3 +153,19 @@ def _holds_text(kind: Any) -> bool:
     return isinstance(kind, typing.ForwardRef) or any(
         isinstance(part, str) or _holds_text(part) for part in typing.get_args(kind) if part is not kind
     )
+
+
+def _takes_null_for_float(kind: Any, seen: set[int]) -> bool:
+    """Whether ``kind``, as msgspec describes a type, has a place for any value, or for a float or None."""
+    if isinstance(kind, (msgspec.inspect.AnyType, msgspec.inspect.CustomType)):
+        return True
+    if isinstance(kind, msgspec.inspect.UnionType):
+        kinds = {type(part) for part in kind.types}
+        if kinds >= {msgspec.inspect.FloatType, msgspec.inspect.NoneType}:
+            return True
+    if id(kind) in seen:  # a type that holds itself
+        return False
+    seen.add(id(kind))
+    parts = kind if isinstance(kind, tuple) else [getattr(kind, name) for name in kind.__struct_fields__]
+    inner = (part for part in parts if isinstance(part, (tuple, msgspec.inspect.Type, msgspec.inspect.Field)))
+    return any(_takes_null_for_float(part, seen) for part in inner)

@@ -17,7 +17,16 @@ from millstream.drivers.base import Reservation
 from millstream.envelope import Envelope
 from millstream.errors import ConfigurationError, InvalidInput
 from millstream.fields import Schema, class_fields, function_fields
-from millstream.options import DEFAULTS, OPTION_NAMES, TYPE_OPTIONS, JobOptions, Seconds, delay_or_time, merge
+from millstream.options import (
+    DEFAULTS,
+    OPTION_NAMES,
+    TYPE_OPTIONS,
+    JobOptions,
+    Seconds,
+    UniqueKey,
+    delay_or_time,
+    merge,
+)
 from millstream.registry import JobType, Registry, Upcaster, default_registry
 
 P = ParamSpec("P")
@@ -158,10 +167,11 @@ class Job:
         """Wait so long before the second attempt, and ``multiplier`` times longer before each further one."""
         return self._with(backoff=seconds, multiplier=multiplier)
 
-    def unique_for(self, seconds: Seconds, key: str | None = None) -> Self:
+    def unique_for(self, seconds: Seconds, key: UniqueKey | list[str] | None = None) -> Self:
         """Let a push add nothing while another job of this type and key was pushed in the last ``seconds``.
 
-        0 means until that job is gone. Without ``key`` it is what the class says, or all fields together.
+        0 means until that job is gone. ``key`` is a text, a list of fields or a function of the job; without
+        it, it is what the class says, or all fields together.
         """
         return (
             self._with(unique_for=seconds) if key is None else self._with(unique_for=seconds, unique_key=key)
@@ -300,6 +310,20 @@ def job(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
     return lambda decorated: JobFunction(decorated, options, sys._getframe(1).f_locals)
 
 
+class _Kept:
+    """A method of a job that has a field of the same name, as a function's parameter may have."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+
+    def __get__(self, job: Job | None, owner: type[Job]) -> Any:
+        return self._method if job is None else types.MethodType(self._method, job)
+
+    def __set__(self, job: Job, value: object) -> None:
+        """That there is one is what lets the method come before the field."""
+        raise AttributeError("a job's methods cannot be replaced")
+
+
 def class_for(
     base: type[Job],
     function: Callable[..., Any],
@@ -309,12 +333,15 @@ def class_for(
     registry: Registry = default_registry,
 ) -> type[Job]:
     """A subclass of ``base`` that stands for ``function``: its name and text, and ``handle`` to call it."""
-    names = {
+    names: dict[str, Any] = {
         "handle": handle,
         "__doc__": function.__doc__,
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
     }
+    for name in schema.names:
+        if inspect.isfunction(method := names.get(name) or getattr(base, name, None)):
+            names[name] = _Kept(method)
     keywords = {"_schema": schema, "_registry": registry, **options}
     return types.new_class(function.__name__, (base,), keywords, lambda namespace: namespace.update(names))
 

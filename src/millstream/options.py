@@ -127,7 +127,10 @@ def delay_or_time(value: Seconds | datetime) -> float | datetime:
                 f"delay: {value!r} has no time zone, so it is not clear when that is; "
                 "use for example datetime.now(UTC) + timedelta(hours=1)"
             )
-        return value.astimezone(UTC)
+        try:
+            return value.astimezone(UTC)
+        except OverflowError:
+            raise InvalidInput(f"delay: {value!r} is later than any moment in UTC can be") from None
     return seconds("delay", value)
 
 
@@ -151,7 +154,10 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _tags(name: str, value: Any) -> tuple[str, ...]:
-    tags = (value,) if isinstance(value, str) else tuple(value)
+    try:
+        tags = (value,) if isinstance(value, str) else tuple(value)
+    except TypeError:
+        raise InvalidInput(f"{name} must be a text or a list of texts, not {value!r}") from None
     for tag in tags:
         check_name("tag", tag)
     return tags

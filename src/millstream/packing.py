@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from millstream.brokers.payload import encode_data
 from millstream.drivers.base import PushItem
 from millstream.envelope import Codec, Envelope, JsonCodec, new_job_id
-from millstream.errors import InvalidInput, PayloadTooLarge, UnreadableEnvelope
+from millstream.errors import InvalidInput, InvalidPayload, PayloadTooLarge, UnreadableEnvelope
 from millstream.job import Job
-from millstream.options import JobOptions
+from millstream.options import JobOptions, UniqueKey
 from millstream.registry import JobType, Registry, decode_payload
 from millstream.tasks import check_data
 
 # What an envelope may take beside its payload: the history of fifty attempts, and some room.
 ENVELOPE_ROOM = 256 * 1024
+# Equal sets and mappings give equal bytes, in whichever order they were made.
+_sorted = msgspec.json.Encoder(order="deterministic")
 _copy: Callable[[Envelope], Envelope] = Envelope.__copy__  # type: ignore[attr-defined]  # not in its stubs
 
 
@@ -36,6 +38,14 @@ class BoundedCodec:
         if len(body) > self.limit:
             raise UnreadableEnvelope(f"it takes {len(body):,} bytes, and {self.limit:,} are accepted")
         return self._decode(body)
+
+
+class Values(NamedTuple):
+    """What a job's key is made of."""
+
+    whole: Any  # the job, or the data of a task: what a function of the user's is given
+    fields: Mapping[str, Any]
+    names: Collection[str]  # of the fields that there can be
 
 
 class Packer:
@@ -74,7 +84,8 @@ class Packer:
         fresh = job._ticket is None
         if job._delay is None and not is_special(options):
             return PushItem(job_id, options.queue, options.priority, self.codec.encode(envelope), fresh=fresh)
-        return self._special(envelope, options, job._delay, now, job, fresh)
+        values = Values(job, kind.fields_of(job), kind.schema.names)
+        return self._special(envelope, options, job._delay, now, values, fresh)
 
     def pack_task(
         self,
@@ -89,14 +100,19 @@ class Packer:
         fields = check_data(type_name, {} if data is None else data)
         encode_data(fields, self.max_payload)  # JSON values only: says which is none
         known = registry.get(type_name)
-        payload = (
-            self.codec.encode_payload(fields) if known is None else known.encode_data(fields, self.codec)
-        )
+        payload = self._plain(type_name, fields) if known is None else known.encode_data(fields, self.codec)
         if len(payload) > self.max_payload:
             raise PayloadTooLarge(len(payload), self.max_payload)
         envelope = envelope_of(type_name, options)
         envelope.id, envelope.payload, envelope.pushed_at = new_job_id(), payload, now
-        return self._special(envelope, options, delay, now, None, True)
+        names = fields if known is None else (*known.schema.names, *fields)
+        return self._special(envelope, options, delay, now, Values(fields, fields, names), True)
+
+    def _plain(self, type_name: str, fields: dict[str, Any]) -> msgspec.Raw:
+        try:
+            return self.codec.encode_payload(fields)
+        except OverflowError as error:  # JSON has numbers of any size, msgpack has not
+            raise InvalidPayload(type_name, f"a number in it is too large for {self.codec.name}") from error
 
     def _special(
         self,
@@ -104,7 +120,7 @@ class Packer:
         options: JobOptions,
         delay: float | datetime | None,
         now: float,
-        job: Job | None,
+        values: Values,
         fresh: bool,
     ) -> PushItem:
         """The item of a job that may be delayed, expire or be unique."""
@@ -115,7 +131,7 @@ class Packer:
         if options.expires_in is not None:
             envelope.expires_at = now + wait + options.expires_in
         if options.unique_for is not None or options.unique_key is not None:
-            key = envelope.unique_key = _unique_key(envelope.type, options, envelope.payload, job)
+            key = envelope.unique_key = _unique_key(envelope, options.unique_key, values)
         return PushItem(
             envelope.id,
             options.queue,
@@ -151,17 +167,26 @@ def envelope_of(type_name: str, options: JobOptions) -> Envelope:
     )
 
 
-def _unique_key(type_name: str, options: JobOptions, payload: msgspec.Raw, job: Job | None) -> str:
+def _unique_key(envelope: Envelope, wanted: UniqueKey | None, values: Values) -> str:
     """What two pushes must have in common to be the same job."""
-    wanted = options.unique_key
+    type_name = envelope.type
     if isinstance(wanted, str):
         return f"{type_name}:{wanted}"
     if callable(wanted):
-        key = wanted(decode_payload(payload) if job is None else job)
+        key = wanted(values.whole)
         if not isinstance(key, str) or not key:
             raise InvalidInput(f"{type_name}: unique_key must return a text that is not empty, not {key!r}")
         return f"{type_name}:{key}"
-    if wanted is not None:
-        fields = decode_payload(payload)
-        payload = msgspec.Raw(msgspec.json.encode([fields.get(name) for name in wanted]))
-    return f"{type_name}:{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
+    for name in wanted or ():
+        if name not in values.names:
+            known = ", ".join(values.names) or "none"
+            raise InvalidInput(f"{type_name}: unique_key names {name!r}; the fields are: {known}")
+    try:
+        said = _chosen(values.fields, wanted)
+    except TypeError:  # a value that only the user's codec can write
+        said = _chosen(decode_payload(envelope.payload), wanted)
+    return f"{type_name}:{hashlib.blake2b(said, digest_size=16).hexdigest()}"
+
+
+def _chosen(fields: Mapping[str, Any], names: Iterable[str] | None) -> bytes:
+    return _sorted.encode(fields if names is None else [fields.get(name) for name in names])

@@ -102,6 +102,10 @@ class Framer:
             if job._type is not kind:
                 kind = job._type
                 check, expected = kind.decoder(self._codec), len(kind.schema.names)
+                slow = kind.schema.takes_null_for_nan
+            if slow:  # its values are looked at one by one
+                found.append(self._packer.payload(job, kind))
+                continue
             fields = job.__dict__
             try:
                 payload = encode(fields if len(fields) == expected else kind.fields_of(job))

@@ -5,9 +5,11 @@ A worker builds only what was registered; a name that comes off a queue is looke
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -100,6 +102,12 @@ class JobType:
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
             raise InvalidPayload(self.name, _unencodable(fields, codec, error)) from error
         self.check(payload, codec)
+        if self.schema.takes_null_for_nan and _is_json(payload):
+            for name, value in fields.items():
+                if _holds_nan(value):
+                    raise InvalidPayload(
+                        self.name, f"{name}: JSON has no NaN and no infinity; use None, or the msgpack codec"
+                    )
         return payload
 
     def encode_data(self, data: dict[str, Any], codec: Codec) -> msgspec.Raw:
@@ -197,6 +205,21 @@ def _plain(error: Exception) -> str:
     """msgspec's words with its path, which is the field, in front: "user_id: Expected `int`, got `str`"."""
     text, marked, path = str(error).partition(" - at `$.")
     return f"{path.rstrip('`')}: {text}" if marked else str(error)
+
+
+def _holds_nan(value: Any) -> bool:
+    """Whether a NaN or an infinity is in ``value``, which was encoded already: it holds no ring."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, (str, bytes, int)) or value is None:
+        return False
+    if isinstance(value, Mapping):
+        return any(map(_holds_nan, value.values()))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(map(_holds_nan, value))
+    if isinstance(value, msgspec.Struct):
+        return any(_holds_nan(getattr(value, name)) for name in value.__struct_fields__)
+    return dataclasses.is_dataclass(value) and any(map(_holds_nan, vars(value).values()))
 
 
 def _unencodable(fields: dict[str, Any], codec: Codec, error: Exception) -> str:

@@ -24,6 +24,7 @@ from typing import Literal
 import msgspec
 
 from millstream.drivers.base import Reservation, Settlement
+from millstream.drivers.checks import LONGEST_DELAY, check_delay
 from millstream.envelope import KEPT_ATTEMPTS, Attempt, Codec, Envelope
 from millstream.errors import InvalidPayload, JobTimeout, UnknownJobType, UnreadableEnvelope
 from millstream.options import Seconds
@@ -47,7 +48,7 @@ class Retry(JobControl):
     """Try again after ``after`` seconds (None: the job's backoff). Counts as an attempt."""
 
     def __init__(self, after: Seconds | None = None, reason: str = "") -> None:
-        self.after = None if after is None else _seconds("after", after)
+        self.after = None if after is None else check_delay(_seconds("after", after))
         self.reason = reason
         super().__init__(reason)
 
@@ -56,7 +57,7 @@ class Snooze(JobControl):
     """It is too early: try again in so many seconds. Does not count as an attempt."""
 
     def __init__(self, seconds: Seconds, reason: str = "") -> None:
-        self.seconds = _seconds("seconds", seconds)
+        self.seconds = check_delay(_seconds("seconds", seconds))
         self.reason = reason
         super().__init__(reason)
 
@@ -96,7 +97,7 @@ def backoff_delay(envelope: Envelope, random: Callable[[], float] = _random.rand
         delay = envelope.backoff * envelope.multiplier ** (envelope.attempt - 1)
     except OverflowError:
         delay = envelope.max_backoff
-    delay = min(delay, envelope.max_backoff)
+    delay = min(delay, envelope.max_backoff, LONGEST_DELAY)
     return delay * (1.0 - envelope.jitter * random())
 
 
@@ -134,15 +135,16 @@ def settle_failure(
     if isinstance(error, Expired):
         return _bury(kept, reservation, "expired", attempt, codec), True
     if attempt.outcome == "rejected":
-        earlier = sum(1 for past in envelope.history if past.outcome == "rejected")
+        earlier = envelope.rejections
         if earlier >= len(REJECTED_DELAYS):
             return _bury(kept, reservation, "rejected", attempt, codec), True
+        kept = _replace(kept, rejections=earlier + 1)
         return _again(kept, reservation, REJECTED_DELAYS[earlier], codec, now)
     if envelope.attempt >= envelope.max_attempts:
         reason = "timeout" if attempt.outcome == "timeout" else "failed"
         return _bury(kept, reservation, reason, attempt, codec), True
     delay = error.after if isinstance(error, Retry) and error.after is not None else backoff_delay(envelope)
-    return _again(_replace(kept, attempt=envelope.attempt + 1), reservation, delay, codec, now)
+    return _again(kept, reservation, delay, codec, now, attempt=envelope.attempt + 1)
 
 
 def settle_poison(
@@ -158,13 +160,19 @@ def settle_poison(
 
 
 def _again(
-    envelope: Envelope, reservation: Reservation, delay: float, codec: Codec, now: float
+    envelope: Envelope,
+    reservation: Reservation,
+    delay: float,
+    codec: Codec,
+    now: float,
+    *,
+    attempt: int | None = None,
 ) -> tuple[Settlement, bool]:
-    """Hand the job back for later, unless it would come too late."""
+    """Hand the job back for later, as its ``attempt`` or as the same one, unless it would come too late."""
     if is_expired(envelope, now + delay):
         last = envelope.history[-1]
         return _bury(envelope, reservation, "expired", last, codec), True
-    kept = _replace(envelope, due_at=now + delay if delay else None)
+    kept = _replace(envelope, attempt=attempt or envelope.attempt, due_at=now + delay if delay else None)
     return Settlement(reservation, "retry", body=codec.encode(kept), delay=delay), False
 
 

@@ -478,7 +478,24 @@ def test_an_async_function_whose_parameters_have_the_names_of_methods() -> None:
     made.attach(Envelope(id="the-job", type="x"), Reservation("j", "q", "default", "1-0", b"", "me", 1))
     assert asyncio.run(made.handle()) == ("x", 7, 2.0)
     assert made.id == "the-job"
+    assert made.delay(60)._delay == 60.0
+    assert asyncio.run(made.handle()) == ("x", 7, 2.0)
     assert not type_of(Simple).is_async
+
+
+def test_a_function_whose_parameters_are_what_a_worker_calls() -> None:
+    @job(name="kept")
+    def kept(handle: str, failed: int = 1, attach: int = 2) -> tuple[str, int, int]:
+        return handle, failed, attach
+
+    with connect("memory://") as queue:
+        queue.push(kept("h", attach=3))
+        taken = queue.pop()
+        assert taken is not None
+        assert taken.handle() == ("h", 1, 3)
+        queue.complete(taken)
+        with pytest.raises(AttributeError, match="cannot be replaced"):
+            taken.failed = None  # type: ignore[method-assign,assignment]
 
 
 def test_a_function_is_checked_by_its_signature() -> None:

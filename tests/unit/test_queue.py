@@ -7,8 +7,8 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
@@ -341,6 +341,70 @@ def test_unique_jobs(queue: Queue) -> None:
     assert queue.push(Send(5).unique_for(60, key="k")) == queue.push(Send(6).unique_for(60, key="k"))
 
 
+def test_equal_values_are_the_same_job_in_whichever_order(queue: Queue) -> None:
+    class Loose(Job, unique_for=60):
+        settings: dict[str, int]
+        names: set[str]
+
+    first = queue.push(Loose({"a": 1, "b": 2}, {str(n) for n in range(40)}))
+    assert queue.push(Loose({"b": 2, "a": 1}, {str(n) for n in reversed(range(40))})) == first
+    once = queue.enqueue("sync", {"a": 1, "b": {"x": 1, "y": 2}}, unique_for=60)
+    assert queue.enqueue("sync", {"b": {"y": 2, "x": 1}, "a": 1}, unique_for=60) == once
+
+
+def test_a_unique_key_names_fields_that_there_are(queue: Queue) -> None:
+    for data in ({"a": 1}, {"a": 2}):
+        with pytest.raises(InvalidInput, match=r"unique_key names 'typo'; the fields are: a$"):
+            queue.enqueue("sync", data, unique_for=60, unique_key=["typo"])
+    with pytest.raises(InvalidInput, match="unique_key names 'typo'; the fields are: user_id"):
+        queue.push(Send(1).unique_for(60, key=["typo"]))
+    assert queue.enqueue("sync", {"a": 1, "n": 1}, unique_for=60, unique_key=["a"]) == queue.enqueue(
+        "sync", {"a": 1, "n": 2}, unique_for=60, unique_key=["a"]
+    )
+
+
+def test_json_does_not_make_none_of_a_nan() -> None:
+    class Measured(Job):
+        value: float | None = None
+        anything: Any = None
+        many: list[dict[str, float | None]] = []  # noqa: RUF012 - a field's default
+
+        def handle(self) -> None: ...
+
+    nan = float("nan")
+    wrong = (Measured(nan), Measured(anything={"x": [float("inf")]}), Measured(many=[{"a": nan}]))
+    with connect("memory://") as queue:
+        for made in wrong:
+            with pytest.raises(InvalidPayload, match="JSON has no NaN and no infinity"):
+                queue.push(made)
+            with pytest.raises(InvalidPayload, match="JSON has no NaN and no infinity"):
+                queue.push_many([Measured(1.0), made])
+        queue.push_many([Measured(1.0), Measured(None, {"x": 1}, [{"a": None}])])
+    with connect("memory://", codec="msgpack") as queue:
+        queue.push(Measured(nan))
+        taken = queue.pop()
+        assert isinstance(taken, Measured)
+        assert str(taken.value) == "nan"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda queue: queue.enqueue("t", {"x": 2**70}), "too large for msgpack"),
+        (lambda queue: queue.enqueue("t", {}, tags=5), "tags must be a text or a list"),
+        (
+            lambda queue: queue.push(
+                Send(1).delay(datetime.max.replace(tzinfo=timezone(timedelta(hours=-5))))
+            ),
+            "later than any moment",
+        ),
+    ],
+)
+def test_values_out_of_range_are_said(wrong: Callable[[Queue], str], message: str) -> None:
+    with connect("memory://", codec="msgpack") as queue, pytest.raises(ValueError, match=message):
+        wrong(queue)
+
+
 def test_a_unique_key_must_be_a_text(queue: Queue) -> None:
     class Wrong(Job, unique_key=lambda made: made.x):
         x: int
@@ -446,6 +510,11 @@ def test_an_unknown_type_is_handed_back_then_buried(queue: Queue, monkeypatch: p
     assert letter is not None
     assert letter.reason == "rejected"
     assert [past.outcome for past in letter.history] == ["rejected"] * 4
+    assert queue.dead().retry(job_id) == 1
+    for _ in range(3):  # it begins again
+        with pytest.raises(UnknownJobType):
+            queue.pop()
+        assert queue.size() == 1
 
 
 def test_an_invalid_payload_is_handed_back(queue: Queue) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from millstream import Bury, Cancel, Retry, Snooze
 from millstream.drivers.base import Reservation, Settlement
+from millstream.drivers.checks import LONGEST_DELAY
 from millstream.envelope import KEPT_ATTEMPTS, Envelope, JsonCodec
 from millstream.errors import InvalidInput, InvalidPayload, JobTimeout, UnknownJobType, UnreadableEnvelope
 from millstream.retry import (
@@ -55,6 +56,10 @@ def raised(error: BaseException) -> BaseException:
 def test_backoff_grows_to_its_cap(attempt: int, delay: float) -> None:
     made = envelope(attempt=attempt, backoff=2.0, multiplier=3.0, max_backoff=50.0)
     assert backoff_delay(made) == delay
+
+
+def test_no_backoff_is_longer_than_a_delay_can_be() -> None:
+    assert backoff_delay(envelope(backoff=1e9, max_backoff=1e12, jitter=0.0)) == LONGEST_DELAY
 
 
 def test_jitter_takes_a_share_away_and_never_adds() -> None:
@@ -134,7 +139,7 @@ def test_bury_buries_at_once(reason: str, expected: str) -> None:
     assert (settlement.outcome, settlement.reason, finished) == ("bury", expected, True)
 
 
-@pytest.mark.parametrize("wrong", [-1, float("nan"), "soon", None])
+@pytest.mark.parametrize("wrong", [-1, float("nan"), "soon", None, 20 * 366 * 86400])
 def test_control_exceptions_check_their_time(wrong: Any) -> None:
     with pytest.raises(InvalidInput):
         Snooze(wrong)
@@ -180,6 +185,7 @@ def test_a_job_that_would_come_too_late_is_buried_as_expired() -> None:
     assert not is_expired(envelope(), NOW)
     settlement, finished = fail(envelope(expires_at=NOW + 5, backoff=10.0), ValueError("no"))
     assert (settlement.outcome, settlement.reason, finished) == ("bury", "expired", True)
+    assert settlement.attempts == kept(settlement).attempt == 1  # the second one never was
     settlement, finished = fail(envelope(expires_at=NOW - 1), Expired())
     assert (settlement.outcome, settlement.reason, finished) == ("bury", "expired", True)
     assert kept(settlement).history[0].outcome == "expired"

@@ -13,7 +13,9 @@ from millstream.errors import InvalidInput, InvalidName, PayloadTooLarge
 OUTCOMES = frozenset(("complete", "retry", "bury", "release"))
 MOST_NUMBER = 1 << 53  # Lua's numbers are exact up to here
 MOST_ITEMS, MOST_BYTES = 1000, 32 * 1024 * 1024  # of one step
-_TEN_YEARS = 10 * 366 * 86400.0  # a longer delay is a mistake, such as a date in place of a span
+LONGEST_DELAY = (
+    10 * 366 * 86400.0
+)  # ten years; a longer delay is a mistake, such as a date in place of a span
 
 
 def check_queue(name: str) -> str:
@@ -60,7 +62,7 @@ def check_seconds(name: str, value: float, *, above: float | None = None) -> flo
 
 def check_delay(value: float) -> float:
     check_seconds("delay", value)
-    if value > _TEN_YEARS:
+    if value > LONGEST_DELAY:
         raise InvalidInput(
             f"a delay of {value:g} s is more than ten years; give seconds from now, not a date"
         )

@@ -15,7 +15,8 @@ Runs = dict[type[Driver], Done]
 
 
 def run(driver: type[Driver], *files: str) -> Done:
-    return run_suite("drivers", UNDER_TEST, driver, *files, patience=3 if files else 15, timeout=60)
+    patience = 30 if driver is Correct else 3  # what a mutant will not do is not waited for
+    return run_suite("drivers", UNDER_TEST, driver, *files, patience=patience, timeout=60)
 
 
 @pytest.fixture(scope="module")

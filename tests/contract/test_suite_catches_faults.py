@@ -13,7 +13,8 @@ Runs = dict[type[LocalStreamBroker], Done]
 
 
 def run(broker: type[LocalStreamBroker], *files: str) -> Done:
-    return run_suite("streams", UNDER_TEST, broker, *files, patience=2, timeout=20)
+    patience = 30 if broker is Correct else 2  # what a mutant will not do is not waited for
+    return run_suite("streams", UNDER_TEST, broker, *files, patience=patience, timeout=60)
 
 
 @pytest.fixture(scope="module")

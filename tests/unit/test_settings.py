@@ -63,6 +63,11 @@ def test_a_whole_file() -> None:
     assert settings.source == "millstream.toml"
 
 
+def test_a_rate_limit_may_be_for_a_queue_that_other_workers_serve() -> None:
+    write("[worker]\nrate_limits.emails = { limit = 10, per = 60 }")
+    assert load_settings().worker == {"rate_limits": {"emails": RateLimit(10, 60)}}
+
+
 def test_nothing_said_is_a_file_in_the_working_folder(tmp_path: Path) -> None:
     settings = load_settings()
     assert settings.connections["default"].url == "sqlite:///millstream.db"

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from millstream.drivers.base import RateLimit
-from millstream.errors import ConfigurationError
+from millstream.errors import ConfigurationError, InvalidName
 from millstream.worker import LaunchOptions, WorkerOptions
 from tests.worker.conftest import Bench
 
@@ -27,13 +27,18 @@ from tests.worker.conftest import Bench
         ({"max_wait": 0}, "max_wait cannot be 0"),
         ({"max_jobs": 0}, "max_jobs cannot be 0"),
         ({"max_deliveries": 0}, "max_deliveries cannot be 0"),
-        ({"rate_limits": {"other": RateLimit(1)}}, "a queue that this worker serves"),
+        ({"rate_limits": 5}, r'a mapping such as \{"emails"'),
         ({"rate_limits": {"default": 5}}, "RateLimit"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         WorkerOptions(**options)
+
+
+def test_the_queue_of_a_rate_limit_must_be_a_name() -> None:
+    with pytest.raises(InvalidName, match="brace"):
+        WorkerOptions(rate_limits={"a{b": RateLimit(1)})
 
 
 def test_one_queue_may_be_given_as_text() -> None:

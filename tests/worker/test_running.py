@@ -142,6 +142,19 @@ def test_a_rate_limit_holds_for_all_workers_together_and_blocks_no_other_queue(b
     assert all(after - before > 0.45 for before, after in zip(limited, limited[5:], strict=False))
 
 
+def test_a_rate_limit_of_a_queue_that_is_not_served_is_said_once_and_not_used(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = {bench.name: RateLimit(100, per=1), "emials": RateLimit(1, per=60)}
+    with caplog.at_level("WARNING", "millstream.worker"):
+        bench.start(rate_limits=limits)
+        bench.push_many([Note(text=str(number)) for number in range(5)])
+        ran.wait_for("note", 5)
+        bench.settled()
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"the rate limit of the queue 'emials' is not used: this worker serves {bench.name}"]
+
+
 def test_two_workers_share_the_work(bench: Bench) -> None:
     first, second = bench.start(), bench.start()
     bench.push_many([Note(text=str(number)) for number in range(400)])

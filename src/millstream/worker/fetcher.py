@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from millstream.drivers.base import Driver, Reservation
+from millstream.drivers.base import Driver, RateLimit, Reservation
 from millstream.errors import BrokerError
 from millstream.worker.intake import Intake
 from millstream.worker.options import WorkerOptions
-from millstream.worker.parts import Patience
+from millstream.worker.parts import Patience, log
 
 FULL = 0.05  # seconds between looks while the handlers are busy; one that falls idle ends the wait
 GIVE_WAY = 0.0004  # seconds in which a lone job's handler has begun, or even ended
@@ -25,6 +25,7 @@ class Fetcher:
 
     def run(self) -> None:
         patience = Patience("fetcher", self._stop)
+        limits = self._limits()
         while not self._stop.is_set():
             count = self._wanted()
             if not count:
@@ -38,7 +39,7 @@ class Fetcher:
                     count,
                     wait=self._options.poll,
                     max_wait=self._options.max_wait,
-                    limits=self._options.rate_limits or None,
+                    limits=limits or None,
                 )
             except BrokerError as error:
                 patience.wait(error)
@@ -46,6 +47,16 @@ class Fetcher:
             patience.over()
             self.fetches += 1
             self._hand_over(reservations)
+
+    def _limits(self) -> dict[str, RateLimit]:
+        """The limits of the queues that are served. Any other is said aloud, because it may be misspelt."""
+        served = self._options.queues
+        used = {queue: limit for queue, limit in self._options.rate_limits.items() if queue in served}
+        for queue in self._options.rate_limits.keys() - used.keys():
+            log.warning(
+                "the rate limit of the queue %r is not used: this worker serves %s", queue, ", ".join(served)
+            )
+        return used
 
     def _hand_over(self, reservations: Sequence[Reservation]) -> None:
         if len(reservations) != 1:

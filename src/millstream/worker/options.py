@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from millstream.drivers.base import RateLimit
 from millstream.errors import ConfigurationError
+from millstream.options import check_queue_name
 
 # How a worker process ends, as far as its supervisor must tell the cases apart.
 EXIT_OK = 0
@@ -26,6 +27,7 @@ class WorkerOptions:
     lease: float = 30.0  # a dead worker's jobs wait this long; renewed at a third, so two renewals may fail
     grace: float = 30.0  # what process managers usually allow between SIGTERM and SIGKILL
     max_wait: float | None = 60.0  # a low job waits no longer than this behind a flood of higher ones
+    # Those of queues that this worker does not serve are not used: workers may share a table of limits.
     rate_limits: Mapping[str, RateLimit] = field(default_factory=dict)
     prefetch_seconds: float = 0.25  # work to hold in advance: short, so that a new critical job waits little
     max_prefetch: int = 500  # enough to make a round trip cheap; more only holds jobs back from others
@@ -59,9 +61,12 @@ class WorkerOptions:
             _seconds(name, getattr(self, name), zero=True)
         if self.max_wait is not None:
             _seconds("max_wait", self.max_wait, zero=False)
+        if not isinstance(self.rate_limits, Mapping):
+            raise _wrong(
+                "rate_limits", self.rate_limits, 'a mapping such as {"emails": RateLimit(10, per=60)}'
+            )
         for queue, limit in self.rate_limits.items():
-            if queue not in queues:
-                raise _wrong("rate_limits", queue, f"a queue that this worker serves ({', '.join(queues)})")
+            check_queue_name(queue)
             if not isinstance(limit, RateLimit):
                 raise _wrong("rate_limits", limit, "RateLimit(limit, per=seconds)")
 

@@ -318,4 +318,4 @@ class BrokerClosed(BrokerError):
     """The broker was closed; open a new one."""
 
     def __init__(self) -> None:
-        super().__init__("this broker was closed; open a new one with open_broker()")
+        super().__init__("this was closed; open a new one with open_broker(), connect() or QueueManager()")

@@ -1,4 +1,4 @@
-"""Queue and QueueManager: where a program pushes jobs, takes them, and runs workers."""
+"""Queue: where a program pushes jobs, takes them, and runs workers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from weakref import WeakSet
 
 from millstream.brokers.payload import DEFAULT_MAX_PAYLOAD, check_name
 from millstream.config import open_driver
-from millstream.deadletters import DeadLetters
 from millstream.drivers.base import Driver, PushItem
 from millstream.envelope import Codec, JsonCodec, MsgpackCodec
 from millstream.errors import ConfigurationError, InvalidInput, UnsupportedByDriver
 from millstream.job import Job, JobFunction
 from millstream.keeping import JobView
+from millstream.manager import QueueManager
 from millstream.options import (
     DEFAULTS,
     OPTION_NAMES,
@@ -37,8 +37,8 @@ from millstream.pushing import Arrived, Bulk, push_iterator
 from millstream.recording.driver import Recorder, RecordingDriver
 from millstream.registry import Registry, default_registry
 from millstream.schedule import CatchUp, Schedule, Schedules, make_schedule
-from millstream.settings import Settings, load_settings, settings_of
-from millstream.taking import QueueTaker, reservation_of
+from millstream.settings import load_settings
+from millstream.taking import QueueTaker
 from millstream.tasks import register_handler
 
 if TYPE_CHECKING:
@@ -384,151 +384,6 @@ def _push_each(targets: list[Queue], items: list[PushItem], session: Any = None)
     return ids
 
 
-class QueueManager:
-    """Several named connections, opened when they are first used, with one registry of handlers.
-
-        manager = QueueManager({"main": "redis://localhost:6379/0", "local": "memory://"}, default="main")
-
-    Without ``connections`` they are those of millstream.toml and the environment. A job goes over the
-    connection that it names (`Job.on_connection`), else over the default one.
-    """
-
-    def __init__(
-        self,
-        connections: Mapping[str, str | Mapping[str, Any]] | None = None,
-        *,
-        default: str | None = None,
-        settings: Settings | None = None,
-    ) -> None:
-        if settings is None:
-            settings = load_settings() if connections is None else settings_of(connections, default)
-        self.settings = settings
-        self.registry = Registry(default_registry)
-        self._open: dict[str, Queue] = {}
-        self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"<QueueManager {', '.join(self.names())}; default {self.settings.default!r}>"
-
-    def names(self) -> list[str]:
-        """The connections that are known."""
-        return sorted(self.settings.connections)
-
-    def connection(self, name: str | None = None) -> Queue:
-        """The queue object of a connection, the default one without ``name``. Raises ConfigurationError."""
-        wanted = self.settings.default if name is None else name
-        with self._lock:
-            found = self._open.get(wanted)
-            if found is None:
-                found = self._open[wanted] = self._connect(wanted)
-            return found
-
-    def _connect(self, name: str) -> Queue:
-        known = self.settings.connections.get(name)
-        if known is None:
-            where = f" ({self.settings.source})" if self.settings.source else ""
-            raise ConfigurationError(
-                f"there is no connection {name!r}; known are: {', '.join(self.names())}{where}"
-            )
-        return _open_queue(known.url, dict(known.options), name, self.registry, self.connection)
-
-    def push(self, job: Job, *, session: Any = None) -> str:
-        """Push a job over its connection; its id."""
-        return self.connection().push(job, session=session)
-
-    def push_many(self, jobs: Iterable[Job], *, session: Any = None) -> list[str]:
-        """Push jobs, each over its connection, a round trip per thousand, queue and connection; their ids."""
-        return self.connection().push_many(jobs, session=session)
-
-    async def push_async(self, job: Job) -> str:
-        """As `push`, for asyncio programs."""
-        return await self.connection().push_async(job)
-
-    def enqueue(self, type_name: str, data: Mapping[str, Any] | None = None, **options: Any) -> str:
-        """Push a task by name; its id. ``connection=`` chooses where."""
-        return self.connection().enqueue(type_name, data, **options)
-
-    def handler(self, type_name: str, **options: Any) -> Callable[[F], F]:
-        """As Queue.handler, for every connection."""
-        return self.connection().handler(type_name, **options)
-
-    def register_job_classes(self, classes: Iterable[type[Job]]) -> None:
-        """As Queue.register_job_classes, for every connection."""
-        self.connection().register_job_classes(classes)
-
-    def schedule(
-        self,
-        name: str,
-        when: str | Seconds,
-        job: Job | JobFunction[..., Any] | type[Job],
-        *,
-        tz: str = "UTC",
-        catch_up: CatchUp = "last",
-    ) -> None:
-        """As Queue.schedule, for the workers of the default connection."""
-        self.connection().schedule(name, when, job, tz=tz, catch_up=catch_up)
-
-    def unschedule(self, name: str) -> bool:
-        """As Queue.unschedule."""
-        return self.connection().unschedule(name)
-
-    def pop(self, queue: str | None = None, connection: str | None = None, **options: Any) -> Job | None:
-        """Take one job; see Queue.pop."""
-        return self.connection(connection).pop(queue, **options)
-
-    def complete(self, job: Job) -> None:
-        """A job that `pop` gave is done."""
-        self._home(job).complete(job)
-
-    def fail(self, job: Job, error: BaseException) -> None:
-        """A job that `pop` gave has failed."""
-        self._home(job).fail(job, error)
-
-    def size(self, queue: str | None = None, connection: str | None = None) -> int:
-        """How many jobs are still to be done."""
-        return self.connection(connection).size(queue)
-
-    def clear(self, queue: str | None = None, connection: str | None = None) -> int:
-        """Forget every waiting and delayed job of a queue; how many."""
-        return self.connection(connection).clear(queue)
-
-    def dead(self, queue: str | None = None, connection: str | None = None) -> DeadLetters:
-        """The dead letters of a queue."""
-        return self.connection(connection).dead(queue)
-
-    def worker(
-        self, queues: str | Sequence[str] = ("default",), connection: str | None = None, **options: Any
-    ) -> Worker:
-        """A worker for one connection, to be run in the background."""
-        return self.connection(connection).worker(queues, **options)
-
-    def work(
-        self, queues: str | Sequence[str] = ("default",), connection: str | None = None, **options: Any
-    ) -> None:
-        """Run a worker for one connection in this process."""
-        self.connection(connection).work(queues, **options)
-
-    def close(self) -> None:
-        """Close every connection that was opened."""
-        with self._lock:
-            opened, self._open = list(self._open.values()), {}
-        for queue in opened:
-            queue.close()
-
-    def _home(self, job: Job) -> Queue:
-        reservation_of(job)
-        home: Queue | None = job._home
-        return self.connection() if home is None else home
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
 def connect(url: str | None = None, **options: Any) -> Queue:
     """The queue object for ``url``, or for the default connection of millstream.toml and the environment.
 
@@ -543,19 +398,20 @@ def connect(url: str | None = None, **options: Any) -> Queue:
     """
     if url is not None:
         name = options.pop("name", "default")
-        return _open_queue(url, options, name, options.pop("registry", None), None)
+        return open_queue(url, options, name, options.pop("registry", None), None)
     if options:
         settings = load_settings()
         known = settings.connections[settings.default]
         merged = {**known.options, **options}
         registry = merged.pop("registry", None)
-        return _open_queue(known.url, merged, merged.pop("name", settings.default), registry, None)
+        return open_queue(known.url, merged, merged.pop("name", settings.default), registry, None)
     return QueueManager().connection()
 
 
-def _open_queue(
+def open_queue(
     url: str, options: dict[str, Any], name: str, registry: Registry | None, router: Router | None
 ) -> Queue:
+    """The queue object of one connection; `connect` and QueueManager say what it is made of."""
     own = {option: options.pop(option) for option in OWN_OPTIONS if option in options}
     max_payload = own.get("max_payload", DEFAULT_MAX_PAYLOAD)
     _check_max_payload(max_payload)

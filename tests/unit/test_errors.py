@@ -39,7 +39,7 @@ EXAMPLES: dict[type[errors.MillstreamError], tuple[errors.MillstreamError, str]]
         "failOnDataLoss to false",
     ),
     errors.MalformedEntry: (errors.MalformedEntry("s", "1-0", "no JSON"), "add a column '_corrupt string'"),
-    errors.BrokerClosed: (errors.BrokerClosed(), r"open a new one with open_broker\(\)"),
+    errors.BrokerClosed: (errors.BrokerClosed(), r"open a new one with open_broker\(\), connect\(\)"),
 }  # fmt: skip
 ALL = [
     value for _, value in inspect.getmembers(errors, inspect.isclass) if value.__module__ == errors.__name__

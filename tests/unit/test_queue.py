@@ -1111,6 +1111,87 @@ def test_jobs_go_over_the_connection_that_they_name() -> None:
             manager.push(Send(1).on_connection("three"))
 
 
+def test_a_manager_can_do_what_a_queue_can() -> None:
+    def public(cls: type) -> set[str]:
+        return {name for name, value in vars(cls).items() if callable(value) and not name.startswith("_")}
+
+    of_queue = set().union(*(public(cls) for cls in Queue.__mro__ if cls is not object))
+    assert of_queue - public(QueueManager) == set()
+
+
+def test_a_manager_looks_after_each_connection() -> None:
+    with QueueManager({"one": "memory://", "two": "memory://"}) as manager:
+        manager.initialize()
+        keys = manager.stream_keys("emails", "two")
+        assert keys == manager.connection("two").stream_keys("emails")
+        waiting = manager.push(Send(1).on_connection("two"))
+        delayed = manager.push(Send(2).on_connection("two").delay(0.05))
+        assert manager.queues("two") == ["emails"]
+        assert manager.queues() == []
+        assert manager.find(waiting) is None
+        found = manager.find(waiting, connection="two")
+        assert found is not None
+        assert found.state == "waiting"
+        assert [view.id for view in manager.delayed("emails", "two")] == [delayed]
+        assert manager.sizes("emails", "two").delayed == 1
+        manager.pause("emails", "two")
+        assert manager.pop("emails", "two") is None
+        manager.resume("emails", "two")
+        assert manager.cancel(waiting) is False
+        assert manager.cancel(waiting, connection="two") is True
+        time.sleep(0.06)
+        assert manager.promote_due() == 0
+        assert manager.promote_due("emails", "two") == 1
+        popped = manager.pop("emails", "two")
+        assert popped is not None
+        manager.extend(popped)
+        assert manager.drain(timeout=0) is True
+        assert manager.drain("emails", "two", timeout=0) is False
+        time.sleep(0.02)
+        assert manager.recover("emails", lease=0.01) == []
+        (taken,) = manager.recover("emails", "two", lease=0.01)
+        manager.complete(taken)
+        assert manager.drain(connection="two", timeout=0) is True
+        assert manager.workers("two") == []
+        assert "every.minute" not in [each.name for each in manager.schedules()]
+        manager.schedule("every.minute", 60, Send(3))
+        assert "every.minute" in [each.name for each in manager.schedules()]
+        assert manager.flush() is True
+
+
+def test_stop_ends_the_work_of_every_connection() -> None:
+    with QueueManager({"one": "memory://", "two": "memory://"}) as manager:
+        begun = {name: threading.Event() for name in manager.names()}
+
+        @manager.handler("ring")
+        def ring(data: dict[str, Any]) -> None:
+            begun[data["name"]].set()
+
+        threads = []
+        for name in begun:
+            manager.enqueue("ring", {"name": name}, connection=name)
+            threads.append(threading.Thread(target=manager.work, kwargs={"connection": name}))
+            threads[-1].start()
+        assert all(event.wait(10) for event in begun.values())
+        manager.stop()
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_a_manager_that_was_closed_opens_nothing() -> None:
+    manager = QueueManager({"one": "memory://"})
+    manager.push(Send(1))
+    queue = manager.connection()
+    manager.close()
+    manager.close()
+    with pytest.raises(BrokerClosed, match="open a new one"):
+        manager.push(Send(1))
+    with pytest.raises(BrokerClosed):
+        queue.push(Send(1))
+    manager.stop()
+
+
 def test_handlers_of_a_manager_serve_every_connection() -> None:
     with QueueManager({"one": "memory://", "two": "memory://"}) as manager:
 

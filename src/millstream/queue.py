@@ -25,7 +25,6 @@ from millstream.options import (
     OPTION_NAMES,
     TYPE_OPTIONS,
     Seconds,
-    check_queue_name,
     delay_or_time,
     merge,
     seconds,
@@ -285,8 +284,8 @@ class Queue(QueueTaker):
         for name in options:
             if name not in allowed:
                 raise ConfigurationError(unknown_option("worker option", name, allowed))
-        names = [queues] if isinstance(queues, str) else list(queues)
-        worker = Worker(self, WorkerOptions(queues=tuple(map(check_queue_name, names)), **options))
+        names = (queues,) if isinstance(queues, str) else tuple(queues)
+        worker = Worker(self, WorkerOptions(queues=names, **options))
         with self._workers_lock:
             self._workers.add(worker)
         return worker

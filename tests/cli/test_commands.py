@@ -452,6 +452,9 @@ def test_worker_refuses_what_is_wrong(program: Run, tmp_path: Path) -> None:
     assert "has no 'other'" in program("worker", "plain:other", code=2).stderr
     assert "not a Queue" in program("worker", "plain:queue", code=2).stderr
     assert (
+        "'a{b' cannot be a queue name" in program("worker", "plain:queue", "--queues", "a{b", code=2).stderr
+    )
+    assert (
         "expected QUEUE=LIMIT/SECONDS" in program("worker", "plain:queue", "--rate-limit", "x", code=2).stderr
     )
     assert (

@@ -36,6 +36,12 @@ def test_a_wrong_value_is_refused_by_name(options: dict[str, Any], message: str)
         WorkerOptions(**options)
 
 
+@pytest.mark.parametrize("name", ["a{b", "", "a\n", 5])
+def test_the_name_of_a_queue_must_be_one(name: Any) -> None:
+    with pytest.raises(InvalidName, match="cannot be a queue name"):
+        WorkerOptions(queues=("default", name))
+
+
 def test_the_queue_of_a_rate_limit_must_be_a_name() -> None:
     with pytest.raises(InvalidName, match="brace"):
         WorkerOptions(rate_limits={"a{b": RateLimit(1)})

@@ -20,7 +20,10 @@ EXIT_CONFIG = 78  # the target does not import or is no queue: starting it again
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """One worker. Times are seconds; wrong values raise ConfigurationError, naming the field."""
+    """One worker. Times are seconds; wrong values raise ConfigurationError, naming the field.
+
+    The name of a queue that cannot be one raises InvalidName.
+    """
 
     queues: tuple[str, ...] = ("default",)
     concurrency: int = 16  # handlers at a time; most wait for a network, and 16 threads cost 1 MB or so
@@ -46,8 +49,10 @@ class WorkerOptions:
     def __post_init__(self) -> None:
         queues = (self.queues,) if isinstance(self.queues, str) else tuple(self.queues)
         object.__setattr__(self, "queues", queues)
-        if not queues or any(not isinstance(queue, str) or not queue for queue in queues):
+        if not queues:
             raise _wrong("queues", self.queues, "at least one name")
+        for queue in queues:
+            check_queue_name(queue)
         if len(set(queues)) != len(queues):
             raise _wrong("queues", self.queues, "each name once")
         for name, least in (("concurrency", 1), ("max_prefetch", 1), ("max_deliveries", 1)):

@@ -468,6 +468,25 @@ def test_a_module_that_does_not_import_shows_why(program: Run, tmp_path: Path) -
     assert "no_such_module_anywhere" in done.stderr  # with the place, because it is the user's own code
 
 
+def test_a_factory_that_raises_is_one_line(program: Run, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad_factory.py").write_text("def make():\n    raise ValueError('no shop today')\n")
+    said = "the function 'bad_factory:make' made no queue: ValueError: no shop today ("
+    done = program("worker", "bad_factory:make", code=2)
+    assert said in done.stderr
+    assert "bad_factory.py, line 2)" in done.stderr
+    assert "Traceback" not in done.stderr
+    pushed = run("push", "t", "--app", "bad_factory:make", code=2)
+    assert pushed.stderr.startswith(f"Error: {said}")
+    assert pushed.stderr.count("\n") == 1
+
+
+def test_a_factory_whose_broker_is_away_may_work_later(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "away_factory.py").write_text(
+        "import millstream\ndef make():\n    return millstream.connect('redis://127.0.0.1:1/0').size()\n"
+    )
+    assert "127.0.0.1:1" in run("push", "t", "--app", "away_factory:make", code=1).stderr
+
+
 def test_demo_needs_no_server(program: Run) -> None:
     done = program("demo", "--no-spark", MILLSTREAM_CONNECTIONS__DEFAULT__URL="redis://127.0.0.1:1/0")
     assert "demo.ChargeCard" in done.stdout

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -65,7 +66,7 @@ def load_target(target: str, connection: str | None = None) -> Queue:
             raise ConfigurationError(f"{module_name!r} has no {attribute!r} (for the target {target!r})")
         found = getattr(found, name)
     if callable(found) and not isinstance(found, Queue | QueueManager):
-        found = found()  # a factory
+        found = _made_by(found, target)
     if isinstance(found, QueueManager):
         return found.connection(connection)
     if not isinstance(found, Queue):
@@ -78,6 +79,19 @@ def load_target(target: str, connection: str | None = None) -> Queue:
             f"{target!r} is one queue, so that connection {connection!r} cannot be chosen"
         )
     return found
+
+
+def _made_by(factory: Callable[[], object], target: str) -> object:
+    try:
+        return factory()
+    except (BrokerUnavailable, ConfigurationError):
+        raise  # the first may pass, and the other says what to do
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]  # in the user's own code, most of the time
+        raise ConfigurationError(
+            f"the function {target!r} made no queue: {type(error).__name__}: {error} "
+            f"({place.filename}, line {place.lineno})"
+        ) from error
 
 
 def configure_logging(level: str) -> None:

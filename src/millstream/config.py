@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from millstream.brokers.base import StreamBroker
 from millstream.brokers.local import LocalStreamBroker
+from millstream.connecting import OF_MEMORY, OF_REDIS, OF_SQL, Option
 from millstream.drivers.base import Driver
-from millstream.errors import ConfigurationError, InvalidInput, MissingExtra, UnknownScheme
+from millstream.errors import ConfigurationError, MissingExtra, UnknownScheme
 from millstream.options import unknown_option
 from millstream.settings import DEFAULT_URL
 
@@ -29,43 +30,6 @@ _SQL_SCHEMES = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
 _SCHEMES = ("memory", *_REDIS_SCHEMES, *_SQL_SCHEMES)
 _QUEUE_SCHEMES = ("memory", *_REDIS_SCHEMES, *_SQL_SCHEMES)  # those that have a driver
 _PLANNED = ("kafka", "amqp", "amqps", "sqs")
-# As in brokers/redis/connect.py, which cannot be imported where the extra is not installed.
-_REDIS_QUEUE_OPTIONS = {
-    "retry_for",
-    "db",
-    "username",
-    "password",
-    "protocol",
-    "client_name",
-    "max_connections",
-    "socket_timeout",
-    "socket_connect_timeout",
-    "socket_keepalive",
-    "socket_read_size",
-    "sentinel_username",
-    "sentinel_password",
-    "ssl_ca_certs",
-    "ssl_ca_path",
-    "ssl_certfile",
-    "ssl_keyfile",
-    "ssl_password",
-    "ssl_cert_reqs",
-    "ssl_check_hostname",
-    "ssl_min_version",
-    "ssl_ciphers",
-}
-# As in drivers/sql/driver.py and sql/engine.py, which take long to import.
-_SQL_QUEUE_OPTIONS = {
-    "retry_for",
-    "tables",
-    "create",
-    "pool_size",
-    "max_overflow",
-    "pool_timeout",
-    "connect_timeout",
-    "lock_timeout",
-    "synchronous",
-}
 _shared: dict[tuple[str, str | None], Driver] = {}  # the drivers of memory://name
 _shared_lock = threading.Lock()
 _LOCAL_OPTIONS = {"max_stream_length": int, "max_payload": int, "key_ttl": float}
@@ -127,42 +91,33 @@ def _open_sql_driver(url: str, max_body: int, options: dict[str, Any]) -> Driver
     return SqlDriver(url, max_payload=max_body, **options)
 
 
-def check_connection_options(url: str, options: Mapping[str, Any]) -> None:
-    """Raise UnknownScheme, or ConfigurationError for an option that no queue at ``url`` has."""
+def connection_options(url: str) -> Mapping[str, Option]:
+    """The options that a queue at ``url`` has. Raises UnknownScheme, or ConfigurationError for no URL."""
     scheme = scheme_of(url)
-    sql = scheme.partition("+")[0] in _SQL_SCHEMES
-    if scheme not in _QUEUE_SCHEMES and not sql:
-        error = UnknownScheme(scheme, tuple(f"{known}://" for known in _QUEUE_SCHEMES))
-        if scheme in _PLANNED:
-            error.args = (f"{scheme}:// is not available yet; available are: {', '.join(error.known)}",)
-        raise error
-    allowed = {"codec", "max_payload", "prefix", "archive", "history"}
-    allowed |= _SQL_QUEUE_OPTIONS if sql else {"key_ttl"}
+    if scheme == "memory":
+        return OF_MEMORY
     if scheme in _REDIS_SCHEMES:
-        allowed |= _REDIS_QUEUE_OPTIONS
-    for name in options:
-        if name not in allowed:
-            raise ConfigurationError(unknown_option("queue option", name, allowed))
-    _check_recording(options)
+        return OF_REDIS
+    if scheme.partition("+")[0] in _SQL_SCHEMES:
+        return OF_SQL
+    error = UnknownScheme(scheme, tuple(f"{known}://" for known in _QUEUE_SCHEMES))
+    if scheme in _PLANNED:
+        error.args = (f"{scheme}:// is not available yet; available are: {', '.join(error.known)}",)
+    raise error
 
 
-def _check_recording(options: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError where ``archive`` or ``history`` could never work."""
-    if "history" in options:
-        from millstream.history import history_options  # noqa: PLC0415 - few need it
-
-        _check_option("history", history_options, options["history"])
-    if options.get("archive") is not None:
-        from millstream.archive import open_archive  # noqa: PLC0415 - slow to import
-
-        _check_option("archive", open_archive, options["archive"])
+def check_connection_option(allowed: Mapping[str, Option], name: str, value: object) -> None:
+    """Raise ConfigurationError or InvalidInput for an option that is not known, or cannot be ``value``."""
+    if name not in allowed:
+        raise ConfigurationError(unknown_option("queue option", name, allowed))
+    allowed[name].check(name, value)
 
 
-def _check_option(name: str, check: Callable[[Any], object], value: object) -> None:
-    try:
-        check(value)
-    except (ConfigurationError, InvalidInput) as error:
-        raise ConfigurationError(f"option {name!r}: {error}") from None
+def check_connection_options(url: str, options: Mapping[str, Any]) -> None:
+    """Raise UnknownScheme, or what is raised for an option that no queue at ``url`` can have."""
+    allowed = connection_options(url)
+    for name, value in options.items():
+        check_connection_option(allowed, name, value)
 
 
 def scheme_of(url: str) -> str:

@@ -10,12 +10,12 @@ import itertools
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
 
-from millstream.errors import UnreadableEnvelope
+from millstream.errors import ConfigurationError, UnreadableEnvelope
 
 PRIORITIES = ("critical", "high", "default", "low")  # in the order in which they are served
 PRIORITY_ALIASES = {"urgent": "critical", "normal": "default"}
@@ -114,6 +114,18 @@ class MsgpackCodec(_MsgspecCodec):
 
     def __init__(self) -> None:
         super().__init__(msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Envelope))
+
+
+CODECS: dict[str, Callable[[], Codec]] = {"json": JsonCodec, "msgpack": MsgpackCodec}
+
+
+def find_codec(codec: str | Codec) -> Codec:
+    """The codec of that name, or ``codec`` itself where it is one. Raises ConfigurationError."""
+    if isinstance(codec, str) and codec in CODECS:
+        return CODECS[codec]()
+    if isinstance(codec, str) or not hasattr(codec, "decode"):
+        raise ConfigurationError(f"{codec!r} is not a codec; use one of {', '.join(CODECS)}")
+    return codec
 
 
 _PROCESS = secrets.token_hex(5)

@@ -14,8 +14,9 @@ from weakref import WeakSet
 
 from millstream.brokers.payload import DEFAULT_MAX_PAYLOAD, check_name
 from millstream.config import open_driver
+from millstream.connecting import QUEUE
 from millstream.drivers.base import Driver, PushItem
-from millstream.envelope import Codec, JsonCodec, MsgpackCodec
+from millstream.envelope import Codec, find_codec
 from millstream.errors import ConfigurationError, InvalidInput, UnsupportedByDriver
 from millstream.job import Job, JobFunction
 from millstream.keeping import JobView
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from millstream.worker import Worker
 
 F = TypeVar("F", bound=Callable[..., Any])
-CODECS: dict[str, Callable[[], Codec]] = {"json": JsonCodec, "msgpack": MsgpackCodec}
 Router = Callable[[str], "Queue"]
 OWN_OPTIONS = ("codec", "max_payload", "archive", "history")  # of `connect`; the others are the driver's
 
@@ -77,8 +77,8 @@ class Queue(QueueTaker):
         archive: SqlArchive | str | Mapping[str, Any] | None = None,
         history: bool | str | Mapping[str, Any] | HistoryOptions = False,
     ) -> None:
-        _check_max_payload(max_payload)
-        bounded = BoundedCodec(_codec(codec), max_payload + ENVELOPE_ROOM)
+        QUEUE["max_payload"].check("max_payload", max_payload)
+        bounded = BoundedCodec(find_codec(codec), max_payload + ENVELOPE_ROOM)
         known = Registry(default_registry) if registry is None else registry
         self.recorder: Recorder | None = None
         if archive is not None or history:  # else nothing stands between a push and its driver
@@ -343,20 +343,6 @@ class Queue(QueueTaker):
         return self._router(name)
 
 
-def _check_max_payload(value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(f"max_payload must be a whole number of bytes above 0, not {value!r}")
-
-
-def _codec(codec: str | Codec) -> Codec:
-    if not isinstance(codec, str):
-        return codec
-    try:
-        return CODECS[codec]()
-    except KeyError:
-        raise ConfigurationError(f"{codec!r} is not a codec; use one of {', '.join(CODECS)}") from None
-
-
 def _push_items(driver: Driver, items: list[PushItem], session: Any) -> list[str]:
     """Push, in the caller's transaction where there is one."""
     if session is None:
@@ -413,7 +399,7 @@ def open_queue(
     """The queue object of one connection; `connect` and QueueManager say what it is made of."""
     own = {option: options.pop(option) for option in OWN_OPTIONS if option in options}
     max_payload = own.get("max_payload", DEFAULT_MAX_PAYLOAD)
-    _check_max_payload(max_payload)
+    QUEUE["max_payload"].check("max_payload", max_payload)
     driver, shared = open_driver(url, max_body=max_payload + ENVELOPE_ROOM, **options)
     try:
         return Queue(

@@ -29,13 +29,14 @@ import itertools
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from millstream.connecting import ALL
 from millstream.drivers.base import RateLimit
-from millstream.errors import ConfigurationError
+from millstream.errors import ConfigurationError, InvalidInput
 from millstream.options import check_queue_name, unknown_option
 
 FILE_NAME = "millstream.toml"
@@ -44,11 +45,6 @@ FILE_NAME = "millstream.toml"
 DEFAULT_URL = "sqlite:///millstream.db"
 _PREFIX = "MILLSTREAM_CONNECTIONS__"
 _TOP = ("default", "connections", "worker")
-_SWITCH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-_NUMBERS: dict[str, Callable[[str], Any]] = {
-    **{"max_payload": int, "retry_for": float, "socket_timeout": float, "socket_connect_timeout": float},
-    "history": lambda text: _SWITCH.get(text.lower(), text),  # or the stream's name
-}
 
 
 @dataclass(frozen=True)
@@ -131,7 +127,7 @@ def _plain(path: tuple[str, ...], why: str) -> ConfigurationError:
 
 
 def _connection(name: str, value: object, wrong: Any) -> ConnectionSettings:
-    from millstream.config import check_connection_options  # noqa: PLC0415 - it imports drivers
+    from millstream.config import check_connection_option, connection_options  # noqa: PLC0415 - they import this
 
     place = ("connections", name)
     if isinstance(value, str):
@@ -142,16 +138,14 @@ def _connection(name: str, value: object, wrong: Any) -> ConnectionSettings:
     url = options.pop("url", None)
     if not isinstance(url, str):
         raise wrong((*place, "url"), f"connection {name!r} needs a url, such as redis://localhost:6379/0")
+    looked_at = "url"
     try:
-        check_connection_options(url, options)
-    except ConfigurationError as error:
-        raise wrong((*place, _culprit(error, options)), f"connection {name!r}: {error}") from None
+        allowed = connection_options(url)
+        for looked_at, given in options.items():
+            check_connection_option(allowed, looked_at, given)
+    except (ConfigurationError, InvalidInput) as error:
+        raise wrong((*place, looked_at), f"connection {name!r}: {error}") from None
     return ConnectionSettings(url, options)
-
-
-def _culprit(error: ConfigurationError, options: Mapping[str, Any]) -> str:
-    """The option that the error's text is about, for the line."""
-    return next((name for name in options if repr(name) in str(error)), "url")
 
 
 def _worker(table: object, wrong: Any) -> dict[str, Any]:
@@ -212,7 +206,7 @@ def _with_environment(settings: Settings, env: Mapping[str, str]) -> Settings:
         name, separator, option = variable.removeprefix(_PREFIX).lower().partition("__")
         if not name or not separator or not option:
             raise ConfigurationError(f"{variable}: expected a form such as {_PREFIX}MAIN__URL")
-        tables.setdefault(name, {})[option] = _number(variable, option, env[variable])
+        tables.setdefault(name, {})[option] = _value(option, env[variable])
     default = env.get("MILLSTREAM_DEFAULT") or settings.default
     if url := env.get("MILLSTREAM_URL"):
         tables.setdefault(default, {})["url"] = url
@@ -241,12 +235,13 @@ def _from_environment(path: tuple[str, ...], why: str) -> ConfigurationError:
     return ConfigurationError(f"{_PREFIX}{'__'.join(path[1:]).upper()}: {why}")
 
 
-def _number(variable: str, option: str, text: str) -> Any:
-    kind = _NUMBERS.get(option)
+def _value(option: str, text: str) -> Any:
+    """What a text of the environment means; one that means nothing stays a text, which the check refuses."""
+    known = ALL.get(option)
     try:
-        return text if kind is None else kind(text)
-    except ValueError:
-        raise ConfigurationError(f"{variable}: {text!r} is not a number") from None
+        return text if known is None else known.read(text)
+    except (ValueError, KeyError):
+        return text
 
 
 _HEADER = re.compile(r"\s*\[+\s*([^\]]+?)\s*\]+")

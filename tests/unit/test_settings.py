@@ -94,6 +94,54 @@ def test_nothing_said_is_a_file_in_the_working_folder(tmp_path: Path) -> None:
             4,
             r"'prefx' \(did you mean 'prefix'\?\)",
         ),
+        (
+            '[connections.main]\nurl = "memory://"\ncodec = "pickle"',
+            3,
+            "'pickle' is not a codec; use one of json",
+        ),
+        ('[connections.main]\nurl = "memory://"\ncodec = 5', 3, "5 is not a codec; use one of json"),
+        (
+            '[connections.main]\nmax_payload = "big"\nurl = "memory://"',
+            2,
+            "whole number of bytes above 0, not 'big'",
+        ),
+        (
+            '[connections.main]\nurl = "memory://"\nprefix = 5',
+            3,
+            "5 cannot be a prefix name: it must be a text",
+        ),
+        ('[connections.main]\nurl = "memory://"\nprefix = "a{b"', 3, "it has a brace"),
+        (
+            '[connections.main]\nurl = "redis://h"\nmax_connections = "5"',
+            3,
+            "max_connections must be a whole number",
+        ),
+        (
+            '[connections.main]\nurl = "redis://h"\nsocket_timeout = nan',
+            3,
+            "socket_timeout must be a number of sec",
+        ),
+        (
+            '[connections.main]\nurl = "redis://h"\npassword = 1234',
+            3,
+            "password must be a text, not what was given",
+        ),
+        ('[connections.main]\nurl = "redis://h"\nprotocol = 4', 3, "protocol must be 2 or 3, not 4"),
+        (
+            '[connections.main]\nurl = "sqlite:///f.db"\npool_size = 0',
+            3,
+            "pool_size must be a whole number of at",
+        ),
+        (
+            '[connections.main]\nurl = "sqlite:///f.db"\ncreate = "yes"',
+            3,
+            "create must be true or false, not 'yes'",
+        ),
+        (
+            '[connections.main]\nurl = "memory://"\nprefix = "x"\nprefx = "y"',
+            4,
+            r"'prefx' \(did you mean 'prefix'\?\)",
+        ),
         ('[connections.main]\n\nurl = "ftp://x"', 3, "'ftp'; use one of: memory://"),
         ('[connections.main]\nurl = "sqs://x"', 2, "sqs:// is not available yet"),
         ("[connections.main]\nprefix = 'x'", 1, "needs a url"),
@@ -162,6 +210,67 @@ def test_the_environment_wins() -> None:
     assert load_settings(environ={"MILLSTREAM_DEFAULT": "b"}).default == "b"
 
 
+@pytest.mark.parametrize(
+    ("url", "option", "text", "value"),
+    [
+        ("redis://h", "MAX_CONNECTIONS", "5", 5),
+        ("redis://h", "KEY_TTL", "60", 60.0),
+        ("redis://h", "SOCKET_TIMEOUT", "1.5", 1.5),
+        ("redis://h", "SOCKET_KEEPALIVE", "off", False),
+        ("redis://h", "PASSWORD", "1234", "1234"),
+        ("memory://", "KEY_TTL", "60", 60.0),
+        ("memory://", "HISTORY", "yes", True),
+        ("memory://", "HISTORY", "story", "story"),
+        ("sqlite:///f.db", "POOL_SIZE", "3", 3),
+        ("sqlite:///f.db", "LOCK_TIMEOUT", "3", 3.0),
+        ("sqlite:///f.db", "CREATE", "true", True),
+        ("sqlite:///f.db", "SYNCHRONOUS", "normal", "normal"),
+    ],
+)
+def test_an_option_of_the_environment_is_read_as_in_a_url(
+    url: str, option: str, text: str, value: object
+) -> None:
+    env = {"MILLSTREAM_CONNECTIONS__X__URL": url, f"MILLSTREAM_CONNECTIONS__X__{option}": text}
+    found = load_settings(environ=env).connections["x"].options
+    assert found == {option.lower(): value}
+    assert type(found[option.lower()]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("url", "option", "text", "words"),
+    [
+        (
+            "redis://h",
+            "MAX_CONNECTIONS",
+            "many",
+            "max_connections must be a whole number of at least 1, not 'many'",
+        ),
+        ("redis://h", "KEY_TTL", "soon", "key_ttl must be a number of seconds, more than 0, not 'soon'"),
+        ("redis://h", "SOCKET_KEEPALIVE", "maybe", "socket_keepalive must be true or false, not 'maybe'"),
+        ("sqlite:///f.db", "POOL_SIZE", "2.5", "pool_size must be a whole number of at least 1, not '2.5'"),
+        (
+            "sqlite:///f.db",
+            "LOCK_TIMEOUT",
+            "inf",
+            "lock_timeout must be a number of seconds, 0 or more, not inf",
+        ),
+        (
+            "sqlite:///f.db",
+            "SYNCHRONOUS",
+            "no",
+            "synchronous must be 'always' or 'full' or 'normal', not 'no'",
+        ),
+        ("memory://", "CODEC", "pickle", "'pickle' is not a codec"),
+    ],
+)
+def test_a_wrong_option_of_the_environment_names_the_variable(
+    url: str, option: str, text: str, words: str
+) -> None:
+    variable = f"MILLSTREAM_CONNECTIONS__X__{option}"
+    with pytest.raises(ConfigurationError, match=f"^{variable}: connection 'x': {words}"):
+        load_settings(environ={"MILLSTREAM_CONNECTIONS__X__URL": url, variable: text})
+
+
 def test_the_environment_alone() -> None:
     assert load_settings(environ={"MILLSTREAM_URL": "redis://x"}).connections["default"].url == "redis://x"
     settings = load_settings(environ={"MILLSTREAM_CONNECTIONS__MAIN__URL": "memory://"})
@@ -179,7 +288,7 @@ def test_the_environment_alone() -> None:
         ),
         (
             {"MILLSTREAM_CONNECTIONS__A__URL": "memory://", "MILLSTREAM_CONNECTIONS__A__MAX_PAYLOAD": "big"},
-            "'big' is not a number",
+            "A__MAX_PAYLOAD: connection 'a': max_payload must be a whole number of bytes above 0, not 'big'",
         ),
         ({"MILLSTREAM_CONNECTIONS__A__PREFIX": "x"}, "needs a url"),
         (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,6 +10,7 @@ from sqlalchemy import Connection
 
 from millstream.archive.documents import Documents
 from millstream.archive.statements import Statements
+from millstream.connecting import TABLES, readers
 from millstream.errors import BrokerClosed, ConfigurationError
 from millstream.sql.database import Database
 from millstream.sql.engine import ENGINE_OPTIONS, EngineOptions, parse_url
@@ -26,11 +26,7 @@ class Purged(msgspec.Struct, frozen=True):
     jobs: int
 
 
-def _boolean(text: str) -> bool:
-    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
-
-
-OPTIONS: dict[str, Callable[[str], Any]] = {"tables": str, "create": _boolean}
+OPTIONS = readers(TABLES)
 
 
 class Store:

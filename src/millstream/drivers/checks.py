@@ -26,6 +26,14 @@ def check_queue(name: str) -> str:
     return name
 
 
+def check_prefix(prefix: str) -> str:
+    """``prefix`` itself, or InvalidName."""
+    check_name("prefix", prefix)
+    if "{" in prefix or "}" in prefix:
+        raise InvalidName("prefix", prefix, "it has a brace, and braces mark the queue in the names of keys")
+    return prefix
+
+
 def check_queues(names: Sequence[str]) -> list[str]:
     """The names without repetitions, in order."""
     if isinstance(names, str):

@@ -39,7 +39,7 @@ from millstream.drivers.base import (
 )
 from millstream.drivers.keys import QueueKeys
 from millstream.drivers.steps import Steps
-from millstream.errors import BrokerClosed, ConfigurationError, InvalidName
+from millstream.errors import BrokerClosed, ConfigurationError
 
 CHUNK = 1000  # jobs per step: a script stops the server while it runs
 DEFAULT_PREFIX = "millstream"
@@ -64,11 +64,7 @@ class StreamDriver(Driver):
         retry_for: float = 30.0,
         owned: bool = False,
     ) -> None:
-        check_name("prefix", prefix)
-        if "{" in prefix or "}" in prefix:
-            raise InvalidName(
-                "prefix", prefix, "it has a brace, and braces mark the queue in the names of keys"
-            )
+        checks.check_prefix(prefix)
         checks.check_seconds("retry_for", retry_for)
         self.broker, self.prefix = broker, prefix
         self._owned = owned

@@ -11,7 +11,7 @@ from typing import Any
 from millstream.brokers.payload import DEFAULT_MAX_PAYLOAD, check_name
 from millstream.drivers import checks
 from millstream.drivers.base import PushItem
-from millstream.envelope import Codec
+from millstream.envelope import CODECS, Codec
 from millstream.errors import InvalidInput
 from millstream.job import Job, JobFunction
 from millstream.options import (
@@ -26,7 +26,7 @@ from millstream.options import (
 from millstream.outbox import waking
 from millstream.outbox.statements import Statements, lane_of
 from millstream.packing import ENVELOPE_ROOM, Packer
-from millstream.queue import CODECS, Queue
+from millstream.queue import Queue
 from millstream.registry import Registry, default_registry
 from millstream.sql.schema import DEFAULT_PREFIX, check_prefix
 from millstream.transactions import CallerTransaction

@@ -24,6 +24,7 @@ from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.pool import QueuePool
 
+from millstream.connecting import ENGINE, readers
 from millstream.errors import ConfigurationError, MissingExtra, UnknownScheme
 from millstream.sql import arrays
 from millstream.sql.clock import SQLITE_FUNCTION, sqlite_now
@@ -58,26 +59,11 @@ class EngineOptions:
     synchronous: str = "full"
 
     def __post_init__(self) -> None:
-        for name in ("pool_size", "max_overflow", "pool_timeout", "connect_timeout", "lock_timeout"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-                raise ConfigurationError(f"{name} must be a number, 0 or more, not {value!r}")
-        if self.pool_size < 1:
-            raise ConfigurationError(f"pool_size must be at least 1, not {self.pool_size!r}")
-        if self.synchronous not in ("always", "full", "normal"):
-            raise ConfigurationError(
-                f"synchronous must be 'always', 'full' or 'normal', not {self.synchronous!r}"
-            )
+        for name, option in ENGINE.items():
+            option.check(name, getattr(self, name))
 
 
-ENGINE_OPTIONS: dict[str, Callable[[str], Any]] = {
-    "pool_size": int,
-    "max_overflow": int,
-    "pool_timeout": float,
-    "connect_timeout": float,
-    "lock_timeout": float,
-    "synchronous": str,
-}
+ENGINE_OPTIONS = readers(ENGINE)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from millstream.brokers.redis.connections import TCP, UNIX
 from millstream.brokers.redis.failures import FAILURES, translate
 from millstream.brokers.redis.link import ClusterLink, Link, PoolLink
+from millstream.connecting import KEY_TTL, REDIS_CONNECTION, RETRY_FOR, readers
 from millstream.errors import ConfigurationError, UnknownScheme
 
 # Not typed by the library.
@@ -46,12 +47,6 @@ SCHEMES = (
 )
 
 
-def _boolean(text: str) -> bool:
-    known = {"true": True, "yes": True, "on": True, "1": True}
-    known |= {"false": False, "no": False, "off": False, "0": False}
-    return known[text.lower()]
-
-
 def _length(text: str) -> int | None:
     return None if text.lower() == "none" else int(text)
 
@@ -60,32 +55,9 @@ def _length(text: str) -> int | None:
 BROKER_OPTIONS: dict[str, Callable[[str], Any]] = {
     "max_payload": int,
     "max_stream_length": _length,
-    "key_ttl": float,
-    "retry_for": float,
+    **readers(KEY_TTL | RETRY_FOR),
 }
-CONNECTION_OPTIONS: dict[str, Callable[[str], Any]] = {
-    "db": int,
-    "username": str,
-    "password": str,
-    "protocol": int,
-    "client_name": str,
-    "max_connections": int,
-    "socket_timeout": float,
-    "socket_connect_timeout": float,
-    "socket_keepalive": _boolean,
-    "socket_read_size": int,
-    "sentinel_username": str,
-    "sentinel_password": str,
-    "ssl_ca_certs": str,
-    "ssl_ca_path": str,
-    "ssl_certfile": str,
-    "ssl_keyfile": str,
-    "ssl_password": str,
-    "ssl_cert_reqs": str,
-    "ssl_check_hostname": _boolean,
-    "ssl_min_version": int,
-    "ssl_ciphers": str,
-}
+CONNECTION_OPTIONS = readers(REDIS_CONNECTION)
 OPTIONS = BROKER_OPTIONS | CONNECTION_OPTIONS
 
 # RESP3 saves nothing today, but it is where servers put what is new; protocol=2 is for proxies without it.

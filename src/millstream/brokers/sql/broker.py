@@ -17,6 +17,7 @@ from millstream.brokers.sql.reading import GroupReader
 from millstream.brokers.sql.rows import chunks, messages
 from millstream.brokers.sql.statements import Statements
 from millstream.brokers.sql.waiting import Hub
+from millstream.connecting import switch
 from millstream.errors import BrokerClosed, ConfigurationError, StreamNotFound
 from millstream.message import (
     MAX_ID,
@@ -44,10 +45,6 @@ def _length(text: str) -> int | None:
     return None if text.lower() == "none" else int(text)
 
 
-def _boolean(text: str) -> bool:
-    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
-
-
 # What may stand in the URL, with the readers of the texts.
 OPTIONS: dict[str, Callable[[str], Any]] = {
     "max_payload": int,
@@ -55,7 +52,7 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
     "key_ttl": float,
     "retry_for": float,
     "prefix": str,
-    "create": _boolean,
+    "create": switch,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from millstream.brokers.payload import check_name
+from millstream.drivers import checks
 from millstream.drivers.sql.layout import CHUNK
 from millstream.errors import ConfigurationError, InvalidName
 from millstream.sql.database import Database
@@ -29,9 +29,8 @@ def check_version(database: Database) -> None:
 
 
 def check_prefix(prefix: str) -> str:
-    check_name("prefix", prefix)
-    if "{" in prefix or "}" in prefix or len(prefix) > 128:
-        raise InvalidName("prefix", prefix, "it has a brace, or more than 128 characters")
+    if len(checks.check_prefix(prefix)) > 128:
+        raise InvalidName("prefix", prefix, "it has more than 128 characters")
     return prefix
 
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 from millstream.brokers.payload import DEFAULT_MAX_PAYLOAD, check_name
+from millstream.connecting import OF_SQL, readers
 from millstream.drivers import checks
 from millstream.drivers.base import (
     Capabilities,
@@ -58,18 +59,8 @@ _OLDEST_SQLITE = (3, 35)  # the first with RETURNING
 _NOTHING = QueueSize(0, 0, 0, 0, dict.fromkeys(PRIORITIES, 0))
 
 
-def _boolean(text: str) -> bool:
-    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
-
-
 # What may stand in the URL, with the readers of the texts.
-OPTIONS: dict[str, Callable[[str], Any]] = {
-    "max_payload": int,
-    "retry_for": float,
-    "prefix": str,
-    "tables": str,
-    "create": _boolean,
-}
+OPTIONS = readers({name: OF_SQL[name] for name in ("max_payload", "retry_for", "prefix", "tables", "create")})
 
 
 class SqlDriver(Driver):

@@ -284,8 +284,8 @@ class Queue(QueueTaker):
         for name in options:
             if name not in allowed:
                 raise ConfigurationError(unknown_option("worker option", name, allowed))
-        names = (queues,) if isinstance(queues, str) else tuple(queues)
-        worker = Worker(self, WorkerOptions(queues=names, **options))
+        made = WorkerOptions(queues=queues, **options)  # type: ignore[arg-type]  # a list will do
+        worker = Worker(self, made)
         with self._workers_lock:
             self._workers.add(worker)
         return worker

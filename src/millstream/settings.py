@@ -36,7 +36,7 @@ from typing import Any
 
 from millstream.connecting import ALL
 from millstream.drivers.base import RateLimit
-from millstream.errors import ConfigurationError, InvalidInput
+from millstream.errors import ConfigurationError, InvalidInput, InvalidName
 from millstream.options import check_queue_name, unknown_option
 
 FILE_NAME = "millstream.toml"
@@ -149,34 +149,26 @@ def _connection(name: str, value: object, wrong: Any) -> ConnectionSettings:
 
 
 def _worker(table: object, wrong: Any) -> dict[str, Any]:
-    """The worker's options with their types checked; their values are checked when a worker is made."""
-    from millstream.worker.options import WorkerOptions  # noqa: PLC0415 - producers do not need it
+    """The worker's options, each checked as a worker would check it."""
+    from millstream.worker.options import LaunchOptions, WorkerOptions  # noqa: PLC0415 - producers need neither
 
     if not isinstance(table, dict):
         raise wrong(("worker",), f"worker must be a table, not {table!r}")
-    allowed = [each.name for each in fields(WorkerOptions)]
+    allowed = [*(each.name for each in fields(WorkerOptions)), "workers"]
     found: dict[str, Any] = {}
     for name, value in table.items():
         place = ("worker", name)
-        if name not in (*allowed, "workers"):
-            raise wrong(place, unknown_option("worker option", name, (*allowed, "workers")))
+        if name not in allowed:
+            raise wrong(place, unknown_option("worker option", name, allowed))
+        found[name] = _rate_limits(value, wrong) if name == "rate_limits" else value
         if name == "queues":
-            if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            if not isinstance(value, list):
                 raise wrong(place, f"queues must be a list of names, not {value!r}")
-            found[name] = tuple(map(check_queue_name, value))
-        elif name == "rate_limits":
-            found[name] = _rate_limits(value, wrong)
-        else:
-            found[name] = value
-    try:
-        WorkerOptions(**{name: value for name, value in found.items() if name != "workers"})
-        if not isinstance(found.get("workers", 1), int) or found.get("workers", 1) < 1:
-            raise ConfigurationError(
-                f"workers must be a whole number of at least 1, not {found['workers']!r}"
-            )
-    except (ConfigurationError, TypeError) as error:
-        guilty = next((name for name in found if re.search(rf"\b{name}\b", str(error))), "")
-        raise wrong(("worker", guilty) if guilty else ("worker",), str(error)) from None
+            found[name] = tuple(value)
+        try:
+            (LaunchOptions if name == "workers" else WorkerOptions)(**{name: found[name]})
+        except (ConfigurationError, InvalidInput) as error:
+            raise wrong(place, str(error)) from None
     return found
 
 
@@ -187,11 +179,14 @@ def _rate_limits(value: object, wrong: Any) -> dict[str, RateLimit]:
     limits = {}
     for queue, limit in value.items():
         try:
-            limits[queue] = RateLimit(**limit)
+            limits[check_queue_name(queue)] = RateLimit(**limit)
+        except InvalidName as error:
+            raise wrong((*place, queue), str(error)) from None
         except (TypeError, ValueError):
             raise wrong(
                 (*place, queue),
-                f"the limit of {queue!r} must be as {{ limit = 10, per = 60 }}, both above 0, not {limit!r}",
+                f"the limit of {queue!r} must be as {{ limit = 10, per = 60 }}, a whole number of at least 1 "
+                f"and seconds above 0, not {limit!r}",
             ) from None
     return limits
 

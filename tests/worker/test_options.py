@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from millstream.drivers.base import RateLimit
-from millstream.errors import ConfigurationError, InvalidName
+from millstream.errors import ConfigurationError, InvalidInput, InvalidName
 from millstream.worker import LaunchOptions, WorkerOptions
 from tests.worker.conftest import Bench
 
@@ -17,12 +17,14 @@ from tests.worker.conftest import Bench
     ("options", "message"),
     [
         ({"queues": ()}, "queues cannot be"),
+        ({"queues": 5}, "queues cannot be 5; expected a list of names"),
         ({"queues": ("a", "a")}, "each name once"),
         ({"concurrency": 0}, "concurrency cannot be 0"),
         ({"concurrency": 1.5}, "concurrency cannot be 1.5"),
         ({"lease": 0}, "lease cannot be 0"),
         ({"lease": "30"}, "lease cannot be '30'"),
         ({"lease": float("nan")}, "lease cannot be nan"),
+        ({"grace": float("inf")}, "grace cannot be inf"),
         ({"grace": -1}, "grace cannot be -1"),
         ({"max_wait": 0}, "max_wait cannot be 0"),
         ({"max_jobs": 0}, "max_jobs cannot be 0"),
@@ -45,6 +47,14 @@ def test_the_name_of_a_queue_must_be_one(name: Any) -> None:
 def test_the_queue_of_a_rate_limit_must_be_a_name() -> None:
     with pytest.raises(InvalidName, match="brace"):
         WorkerOptions(rate_limits={"a{b": RateLimit(1)})
+
+
+@pytest.mark.parametrize(
+    ("limit", "per"), [(0, 1), (1.5, 1), (True, 1), ("1", 1), (1, 0), (1, "60"), (1, float("nan"))]
+)
+def test_a_rate_limit_is_a_whole_number_in_a_time(limit: Any, per: Any) -> None:
+    with pytest.raises(InvalidInput, match="needs a whole number of at least 1 and a time above 0"):
+        RateLimit(limit, per=per)
 
 
 def test_one_queue_may_be_given_as_text() -> None:

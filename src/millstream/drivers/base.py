@@ -21,6 +21,7 @@ The rules that hold for every method:
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from typing import Literal, TypeAlias, overload
 
 import msgspec
 
-from millstream.errors import UnsupportedByDriver
+from millstream.errors import InvalidInput, UnsupportedByDriver
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -108,8 +109,12 @@ class RateLimit(msgspec.Struct, frozen=True):
     per: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.limit < 1 or self.per <= 0:
-            raise ValueError(f"a rate limit needs a limit of at least 1 and a time above 0, not {self!r}")
+        whole = isinstance(self.limit, int) and not isinstance(self.limit, bool)
+        timed = isinstance(self.per, (int, float)) and not isinstance(self.per, bool)
+        if not whole or self.limit < 1 or not timed or not 0 < self.per < math.inf:
+            raise InvalidInput(
+                f"a rate limit needs a whole number of at least 1 and a time above 0, not {self!r}"
+            )
 
 
 Outcome: TypeAlias = Literal["complete", "retry", "bury", "release"]

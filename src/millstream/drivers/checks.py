@@ -47,9 +47,9 @@ def check_queues(names: Sequence[str]) -> list[str]:
 
 
 def check_owner(name: str) -> str:
-    check_name("owner", name)
+    check_name("worker", name)
     if name.startswith("~"):
-        raise InvalidName("owner", name, "names that begin with '~' are the driver's own")
+        raise InvalidName("worker", name, "names that begin with '~' are the driver's own")
     return name
 
 

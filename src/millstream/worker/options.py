@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from millstream.drivers.base import RateLimit
+from millstream.drivers.checks import check_owner
 from millstream.errors import ConfigurationError
 from millstream.options import check_queue_name
 
@@ -47,14 +48,10 @@ class WorkerOptions:
     name: str = ""  # the worker's id in status; host, process and a random part if empty
 
     def __post_init__(self) -> None:
-        queues = (self.queues,) if isinstance(self.queues, str) else tuple(self.queues)
-        object.__setattr__(self, "queues", queues)
-        if not queues:
-            raise _wrong("queues", self.queues, "at least one name")
-        for queue in queues:
-            check_queue_name(queue)
-        if len(set(queues)) != len(queues):
-            raise _wrong("queues", self.queues, "each name once")
+        object.__setattr__(self, "queues", _names(self.queues))
+        if self.name != "":
+            check_owner(self.name)
+        _check_limits(self.rate_limits)
         for name, least in (("concurrency", 1), ("max_prefetch", 1), ("max_deliveries", 1)):
             _at_least(name, getattr(self, name), least)
         for name in ("max_jobs", "max_memory_mb"):
@@ -66,14 +63,6 @@ class WorkerOptions:
             _seconds(name, getattr(self, name), zero=True)
         if self.max_wait is not None:
             _seconds("max_wait", self.max_wait, zero=False)
-        if not isinstance(self.rate_limits, Mapping):
-            raise _wrong(
-                "rate_limits", self.rate_limits, 'a mapping such as {"emails": RateLimit(10, per=60)}'
-            )
-        for queue, limit in self.rate_limits.items():
-            check_queue_name(queue)
-            if not isinstance(limit, RateLimit):
-                raise _wrong("rate_limits", limit, "RateLimit(limit, per=seconds)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +82,36 @@ class LaunchOptions:
         _seconds("max_backoff", self.max_backoff, zero=False)
 
 
+def _names(queues: str | Iterable[str]) -> tuple[str, ...]:
+    try:
+        names = (queues,) if isinstance(queues, str) else tuple(queues)
+    except TypeError:
+        raise _wrong("queues", queues, "a list of names") from None
+    if not names:
+        raise _wrong("queues", queues, "at least one name")
+    for name in names:
+        check_queue_name(name)
+    if len(set(names)) != len(names):
+        raise _wrong("queues", queues, "each name once")
+    return names
+
+
+def _check_limits(limits: Mapping[str, RateLimit]) -> None:
+    if not isinstance(limits, Mapping):
+        raise _wrong("rate_limits", limits, 'a mapping such as {"emails": RateLimit(10, per=60)}')
+    for queue, limit in limits.items():
+        check_queue_name(queue)
+        if not isinstance(limit, RateLimit):
+            raise _wrong("rate_limits", limit, "RateLimit(limit, per=seconds)")
+
+
 def _at_least(name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise _wrong(name, value, f"a whole number of at least {least}")
 
 
 def _seconds(name: str, value: object, *, zero: bool) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise _wrong(name, value, "a number of seconds")
     if value < 0 or (value == 0 and not zero):
         raise _wrong(name, value, "a number of seconds " + ("of at least 0" if zero else "above 0"))

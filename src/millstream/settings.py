@@ -17,10 +17,10 @@
     rate_limits.emails = { limit = 10, per = 60 }
 
 The environment wins over the file: MILLSTREAM_URL is the URL of the default connection,
-MILLSTREAM_CONNECTIONS__NAME__URL (or another option in its place) that of the connection "name", and
-MILLSTREAM_DEFAULT names the default one. MILLSTREAM_CONFIG is the path of the file, where it is not
-millstream.toml in the current folder. Where nothing says where the jobs are, they are in the SQLite file
-millstream.db in the current folder.
+MILLSTREAM_CONNECTIONS__NAME__URL (or another option in its place) that of the connection "name" (or "Name":
+capitals make no difference), and MILLSTREAM_DEFAULT names the default one. MILLSTREAM_CONFIG is the path of
+the file, where it is not millstream.toml in the current folder. Where nothing says where the jobs are, they
+are in the SQLite file millstream.db in the current folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import itertools
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -201,7 +201,7 @@ def _with_environment(settings: Settings, env: Mapping[str, str]) -> Settings:
         name, separator, option = variable.removeprefix(_PREFIX).lower().partition("__")
         if not name or not separator or not option:
             raise ConfigurationError(f"{variable}: expected a form such as {_PREFIX}MAIN__URL")
-        tables.setdefault(name, {})[option] = _value(option, env[variable])
+        tables.setdefault(_meant(variable, name, tables), {})[option] = _value(option, env[variable])
     default = env.get("MILLSTREAM_DEFAULT") or settings.default
     if url := env.get("MILLSTREAM_URL"):
         tables.setdefault(default, {})["url"] = url
@@ -220,6 +220,17 @@ def _with_environment(settings: Settings, env: Mapping[str, str]) -> Settings:
         for name, table in tables.items()
     }
     return Settings(default, connections, settings.worker, settings.source)
+
+
+def _meant(variable: str, name: str, known: Iterable[str]) -> str:
+    """The connection that a variable names, where variables are written in capitals and names in any case."""
+    found = [each for each in known if each.lower() == name]
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"{variable} could mean each of the connections {', '.join(sorted(found))}; give them names that "
+            "differ in more than their capitals"
+        )
+    return found[0] if found else name
 
 
 def _same(known: ConnectionSettings, table: Mapping[str, Any]) -> bool:

@@ -286,6 +286,25 @@ def test_a_wrong_option_of_the_environment_names_the_variable(
         load_settings(environ={"MILLSTREAM_CONNECTIONS__X__URL": url, variable: text})
 
 
+def test_a_variable_means_a_connection_in_any_capitals() -> None:
+    write('default = "Main"\n[connections.Main]\nurl = "memory://"\nprefix = "shop"')
+    env = {
+        "MILLSTREAM_CONNECTIONS__MAIN__URL": "redis://two",
+        "MILLSTREAM_CONNECTIONS__Other__URL": "memory://",
+    }
+    settings = load_settings(environ=env)
+    assert sorted(settings.connections) == ["Main", "other"]
+    assert settings.connections["Main"].url == "redis://two"
+    assert settings.connections["Main"].options == {"prefix": "shop"}
+
+
+def test_a_variable_that_could_mean_two_connections_is_refused() -> None:
+    write('[connections.Main]\nurl = "memory://"\n[connections.main]\nurl = "memory://"')
+    assert sorted(load_settings(environ={}).connections) == ["Main", "main"]
+    with pytest.raises(ConfigurationError, match=r"MAIN__URL could mean each of the connections Main, main"):
+        load_settings(environ={"MILLSTREAM_CONNECTIONS__MAIN__URL": "redis://x"})
+
+
 def test_the_environment_alone() -> None:
     assert load_settings(environ={"MILLSTREAM_URL": "redis://x"}).connections["default"].url == "redis://x"
     settings = load_settings(environ={"MILLSTREAM_CONNECTIONS__MAIN__URL": "memory://"})

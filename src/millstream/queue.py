@@ -197,9 +197,8 @@ class Queue(QueueTaker):
                 raise InvalidInput(f"enqueue({type_name!r}): {fixed} is said where the type is defined")
         for name in options:
             if name not in OPTION_NAMES:
-                raise InvalidInput(
-                    f"enqueue({type_name!r}): {unknown_option('option', name, (*OPTION_NAMES, 'delay'))}"
-                )
+                allowed = {*OPTION_NAMES, "delay"}.difference(TYPE_OPTIONS)
+                raise InvalidInput(f"enqueue({type_name!r}): {unknown_option('option', name, allowed)}")
         merged = merge(f"enqueue({type_name!r})", base, options)
         when = None if delay is None else delay_or_time(delay)
         target = self._connection(merged.connection)

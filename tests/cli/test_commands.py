@@ -134,6 +134,16 @@ def test_wrong_calls_end_with_two(run: Run) -> None:
     assert "no broker for the scheme 'ftp'" in run("status", "--url", "ftp://x", code=2).stderr
     assert "there is no connection 'nope'" in run("status", "--connection", "nope", code=2).stderr
     assert run("nope", code=2).stdout == ""
+    # How the command is called, a hint at --help, an empty line, and what is wrong.
+    lines = run("dlq", "list", "--nope", code=2).stderr.splitlines()
+    assert lines[0].startswith("Usage: millstream dlq list")
+    assert lines[-1].startswith("Error: No such option '--nope'.")
+
+
+@pytest.mark.parametrize("since", ["999999999999d", "4000y", "9" * 400, "800000d", "yesterday"])
+def test_a_time_that_cannot_be_is_a_wrong_call(run: Run, since: str) -> None:
+    said = run("dlq", "list", "--since", since, code=2).stderr
+    assert "is not a time; use how long ago (30m, 2h, 1d)" in said
 
 
 def test_a_server_that_does_not_answer_ends_with_one(run: Run) -> None:

@@ -531,6 +531,11 @@ def test_an_invalid_payload_is_handed_back(queue: Queue) -> None:
         ({"priority": "asap"}, "not a priority"),
         ({"delay": -1}, "delay must be at least 0"),
         ({"priorty": "high"}, r"unknown option 'priorty' \(did you mean 'priority'\?\)"),
+        (
+            {"nonsense": 1},
+            "allowed are backoff, connection, delay, expires_in, jitter, max_attempts, max_backoff, "
+            "multiplier, priority, queue, tags, timeout, unique_for, unique_key$",
+        ),
         ({"version": 2}, "version is said where the type is defined"),
         ({"max_attempts": 0}, "max_attempts"),
     ],

@@ -151,11 +151,11 @@ class Since(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         if isinstance(value, datetime):
             return value
-        if found := _DURATION.fullmatch(value.strip()):
-            return datetime.now(UTC) - timedelta(seconds=float(found[1]) * _UNITS[found[2] or "s"])
         try:
+            if found := _DURATION.fullmatch(value.strip()):
+                return datetime.now(UTC) - timedelta(seconds=float(found[1]) * _UNITS[found[2] or "s"])
             return datetime.fromisoformat(value).astimezone()
-        except ValueError:
+        except (ValueError, OverflowError):  # the latter: before the first year, or after the last
             self.fail(
                 f"{value!r} is not a time; use how long ago (30m, 2h, 1d) or 2026-01-31T12:00", param, ctx
             )

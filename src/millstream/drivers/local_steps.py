@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from millstream.brokers.local import LocalStreamBroker
+from millstream.brokers.payload import MAX_NAME
 from millstream.drivers.base import (
     Capabilities,
     DeadLetter,
@@ -50,7 +51,13 @@ class LocalState:
     def queue(self, name: str) -> LocalQueue:
         found = self.queues.get(name)
         if found is None:
-            found = self.queues[name] = LocalQueue(self._broker, QueueKeys(self._prefix, name))
+            keys = QueueKeys(self._prefix, name)
+            for stream in (*keys.streams, keys.dead):
+                if (
+                    len(stream) > MAX_NAME
+                ):  # the queue's name is within the limit, and there is more to this one
+                    self._broker._keep_stream(stream)
+            found = self.queues[name] = LocalQueue(self._broker, keys)
         return found
 
     def tell(self, waiting: int, sooner: bool) -> None:

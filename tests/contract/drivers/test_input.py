@@ -10,7 +10,19 @@ import pytest
 
 from millstream.drivers.base import Driver, PushItem, RateLimit, Reservation, Settlement
 from millstream.errors import BrokerClosed, InvalidInput, InvalidName, PayloadTooLarge
-from tests.contract.drivers.helpers import Background, Q, counts, item, one, push, take
+from tests.contract.drivers.helpers import (
+    Background,
+    Q,
+    bury,
+    complete,
+    counts,
+    item,
+    numbers,
+    one,
+    push,
+    retry,
+    take,
+)
 
 R = Reservation("x", Q, "default", "1-1", b"x", "a", 1)
 
@@ -64,6 +76,25 @@ def test_it_is_refused(driver: Driver, case: str) -> None:
 def test_a_limit_that_allows_nothing_cannot_be_made(limit: tuple[int, float]) -> None:
     with pytest.raises(ValueError, match="rate limit"):
         RateLimit(*limit)
+
+
+@pytest.mark.parametrize("name", ["x" * 512, "ü" * 512])
+def test_a_queue_with_the_longest_name_works_like_any_other(driver: Driver, name: str) -> None:
+    with pytest.raises(InvalidName, match="513 characters"):
+        push(driver, 0, queue=name + "x")
+    push(driver, 1, queue=name)
+    push(driver, 2, queue=name, priority="critical")
+    push(driver, 3, queue=name, delay=60)
+    assert numbers([first := one(driver, queues=[name])]) == [2]
+    assert retry(driver, first, 2)
+    assert numbers([again := one(driver, queues=[name])]) == [2]
+    assert bury(driver, again, 2)
+    assert numbers(driver.dead(name)) == [2]
+    assert driver.retry_dead(name, [item(2, queue=name, job_id=again.id)]) == [True]
+    assert complete(driver, *take(driver, queues=[name])) == [True, True]
+    assert counts(driver, name) == (0, 0, 1, 0)
+    assert driver.clear(name) == 1
+    assert driver.queues() == [name]
 
 
 def test_one_bad_item_refuses_all(driver: Driver) -> None:

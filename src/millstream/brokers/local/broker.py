@@ -423,6 +423,12 @@ class LocalStreamBroker(StreamBroker):
                     place.turn_away(group, BrokerClosed())
             self._readers.turn_away(BrokerClosed())
 
+    def _keep_stream(self, name: str) -> None:
+        """Let the stream ``name`` be, however long its name. For drivers, whose names hold those of users."""
+        with self._lock:
+            if self._streams.get(name) is None:
+                self._streams[name] = Stream(name)
+
     # -- helpers, all under the lock ---------------------------------------------------------------
 
     def _stream(self, name: str) -> Stream:

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from millstream.drivers.base import DeadLetter, Driver, PushItem
-from millstream.envelope import PRIORITIES, Attempt, Codec, Envelope
-from millstream.errors import InvalidInput, InvalidPayload, PayloadTooLarge, UnreadableEnvelope
+from millstream.envelope import PRIORITIES, Attempt, Envelope
+from millstream.errors import InvalidInput, InvalidPayload, PayloadTooLarge
 from millstream.options import seconds
 from millstream.registry import Registry, decode_payload
 from millstream.tasks import check_data
+from millstream.unpacking import Unpacker
 
 PAGE = 500  # dead letters per read
 BATCH = 1000  # retries per round trip
@@ -34,6 +35,7 @@ class DeadJob(msgspec.Struct, frozen=True):
     original_id: str
     envelope: Envelope | None  # None where the body cannot be read
     body: bytes
+    codec: str = ""  # that it is written in; empty where the body cannot be read
 
     @property
     def type(self) -> str:
@@ -75,10 +77,10 @@ class DeadLetters:
     """
 
     def __init__(
-        self, driver: Driver, codec: Codec, registry: Registry, queue: str, max_payload: int
+        self, driver: Driver, unpacker: Unpacker, registry: Registry, queue: str, max_payload: int
     ) -> None:
         self.queue = queue
-        self._driver, self._codec, self._registry = driver, codec, registry
+        self._driver, self._unpacker, self._registry = driver, unpacker, registry
         self._max_payload = max_payload
 
     def __len__(self) -> int:
@@ -122,22 +124,22 @@ class DeadLetters:
             raise InvalidInput(f"there is no dead letter {job_id!r} in the queue {self.queue!r}")
         if letter.envelope is None:
             raise InvalidInput(f"dead letter {job_id!r} cannot be read as a job, so it cannot be edited")
-        envelope = letter.envelope
+        envelope, codec = letter.envelope, self._unpacker.codec(letter.codec)
         fields = check_data(envelope.type, payload)
         known = self._registry.get(envelope.type)
         if known is None:
             try:
-                raw = self._codec.encode_payload(fields)
+                raw = codec.encode_payload(fields)
             except (TypeError, ValueError) as error:
                 raise InvalidPayload(envelope.type, str(error)) from error
             version = envelope.version
         else:
-            raw, version = known.encode_data(fields, self._codec), known.options.version
+            raw, version = known.encode_data(fields, codec), known.options.version
         size = len(memoryview(raw))
         if size > self._max_payload:
             raise PayloadTooLarge(size, self._max_payload)
         edited = msgspec.structs.replace(envelope, payload=raw, version=version)
-        if not self._driver.update_dead(self.queue, job_id, self._codec.encode(edited)):
+        if not self._driver.update_dead(self.queue, job_id, codec.encode(edited)):
             raise InvalidInput(f"dead letter {job_id!r} is not there any more")
         found = self.show(job_id)
         assert found is not None
@@ -153,8 +155,9 @@ class DeadLetters:
     ) -> int:
         """Make dead letters waiting again, those named, those that fit, or all; how many.
 
-        A job keeps its id and its history and begins again at its first attempt. ``rate`` is how many per
-        second become available: all are handed over now, each due a little later than the one before.
+        A job keeps its id, its priority and its history and begins again at its first attempt; one that
+        cannot be read here goes back as it is. ``rate`` is how many per second become available: all are
+        handed over now, each due a little later than the one before.
         """
         if rate is not None and (
             isinstance(rate, bool) or not isinstance(rate, (int, float)) or not rate > 0
@@ -186,7 +189,7 @@ class DeadLetters:
     def _item(self, letter: DeadJob, delay: float) -> PushItem:
         envelope = letter.envelope
         if envelope is None:  # as it was: a worker that can read it may exist by now
-            return PushItem(letter.id, self.queue, "default", letter.body, delay)
+            return PushItem(letter.id, self.queue, self._former_priority(letter), letter.body, delay)
         fresh = msgspec.structs.replace(
             envelope,
             attempt=1,
@@ -195,8 +198,13 @@ class DeadLetters:
             expires_at=None,  # who retries it by hand wants it run
         )
         priority = envelope.priority if envelope.priority in PRIORITIES else "default"
-        body = self._codec.encode(fresh)
+        body = self._unpacker.codec(letter.codec).encode(fresh)
         return PushItem(letter.id, self.queue, priority, body, delay, envelope.unique_key)
+
+    def _former_priority(self, letter: DeadJob) -> str:
+        """That of the stream that it was taken from."""
+        levels = dict(zip(self._driver.stream_keys(self.queue), PRIORITIES, strict=False))
+        return levels.get(letter.original_stream, "default")
 
     def _chosen(self, ids: str | Sequence[str] | None, filters: dict[str, Any]) -> Iterator[DeadJob]:
         if ids is None:
@@ -221,10 +229,7 @@ class DeadLetters:
             start = page[-1].id
 
     def _read(self, found: DeadLetter) -> DeadJob:
-        try:
-            envelope: Envelope | None = self._codec.decode(found.body)
-        except UnreadableEnvelope:
-            envelope = None
+        envelope, codec = self._unpacker.unpack(found.body)
         return DeadJob(
             id=found.id,
             queue=found.queue,
@@ -237,6 +242,7 @@ class DeadLetters:
             original_id=found.original_id,
             envelope=envelope,
             body=found.body,
+            codec=codec,
         )
 
 

@@ -11,9 +11,9 @@ import msgspec
 from millstream.deadletters import DeadLetters
 from millstream.drivers.base import Driver, FoundJob, QueueSize, WorkerInfo
 from millstream.envelope import Codec, Envelope
-from millstream.errors import UnreadableEnvelope
 from millstream.options import DEFAULTS, check_queue_name
 from millstream.registry import Registry, decode_payload
+from millstream.unpacking import Unpacker
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -44,6 +44,7 @@ class QueueKeeper:
 
     def __init__(self, driver: Driver, codec: Codec, registry: Registry, max_payload: int) -> None:
         self.driver, self.codec, self.registry, self.max_payload = driver, codec, registry, max_payload
+        self._unpacker = Unpacker(codec)
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -78,13 +79,10 @@ class QueueKeeper:
 
     def dead(self, queue: str | None = None) -> DeadLetters:
         """The queue's jobs that failed for good: list, show, edit, retry, clear."""
-        return DeadLetters(self.driver, self.codec, self.registry, self._queue(queue), self.max_payload)
+        return DeadLetters(self.driver, self._unpacker, self.registry, self._queue(queue), self.max_payload)
 
     def _view(self, found: FoundJob) -> JobView:
-        try:
-            envelope = self.codec.decode(found.body)
-        except UnreadableEnvelope:
-            envelope = None
+        envelope, _ = self._unpacker.unpack(found.body)
         return JobView(
             id=found.id,
             queue=found.queue,

@@ -16,7 +16,7 @@ from millstream.brokers.payload import DEFAULT_MAX_PAYLOAD, check_name
 from millstream.config import open_driver
 from millstream.connecting import QUEUE
 from millstream.drivers.base import Driver, PushItem
-from millstream.envelope import Codec, find_codec
+from millstream.envelope import CODECS, Codec, find_codec
 from millstream.errors import ConfigurationError, InvalidInput, UnsupportedByDriver
 from millstream.job import Job, JobFunction
 from millstream.keeping import JobView
@@ -40,6 +40,7 @@ from millstream.schedule import CatchUp, Schedule, Schedules, make_schedule
 from millstream.settings import load_settings
 from millstream.taking import QueueTaker
 from millstream.tasks import register_handler
+from millstream.unpacking import Unpacker
 
 if TYPE_CHECKING:
     from millstream.archive import SqlArchive
@@ -78,7 +79,8 @@ class Queue(QueueTaker):
         history: bool | str | Mapping[str, Any] | HistoryOptions = False,
     ) -> None:
         QUEUE["max_payload"].check("max_payload", max_payload)
-        bounded = BoundedCodec(find_codec(codec), max_payload + ENVELOPE_ROOM)
+        chosen, limit = find_codec(codec), max_payload + ENVELOPE_ROOM
+        bounded = BoundedCodec(chosen, limit)
         known = Registry(default_registry) if registry is None else registry
         self.recorder: Recorder | None = None
         if archive is not None or history:  # else nothing stands between a push and its driver
@@ -88,6 +90,10 @@ class Queue(QueueTaker):
         if self.recorder is not None:
             driver = RecordingDriver(driver, self.recorder)
         super().__init__(driver, bounded, known, max_payload)
+        # One of the user's own stands alone: what it did not write, or sign, is not to be taken for a job.
+        if type(chosen) in CODECS.values():
+            others = [BoundedCodec(make(), limit) for name, make in CODECS.items() if name != chosen.name]
+            self._unpacker = Unpacker(bounded, others)
         self.name, self.url = check_name("connection", name), url
         self._packer = Packer(self.codec, max_payload)
         self._producer = Producer(self.driver.push)

@@ -320,6 +320,24 @@ def test_dlq_retry(run: Run, queue: Queue) -> None:
     assert run("dlq", "retry", "--all").stdout == "0 retried\n"
 
 
+def test_dead_letters_in_msgpack_need_no_more_than_the_address(
+    run: Run, redis7: RedisServer, prefix: str
+) -> None:
+    with connect(redis7.url, prefix=prefix, codec="msgpack") as packed:
+        popped = packed.push(Charge("1").with_priority("high")) and packed.pop("payments")
+        assert popped is not None
+        packed.fail(popped, Bury("declined"))
+        packed.push(Charge("2").delay(60))
+        assert "clitest.Charge" in run("dlq", "list").stdout
+        assert "clitest.Charge" in run("schedule", "list").stdout
+        assert run("dlq", "retry", "--all", "--type", "clitest.Charge").stdout == "1 retried\n"
+        again = packed.pop("payments")
+        assert again == Charge("1")
+        assert again is not None
+        assert again.reservation is not None
+        assert (again.reservation.priority, again.attempt) == ("high", 1)
+
+
 def test_dlq_edit_is_checked_with_the_application(program: Run, queue: Queue, app: Path) -> None:
     job_id = bury(queue, "1", "declined")
     assert "edited" in program("dlq", "edit", job_id, '{"card": "2"}').stdout

@@ -16,6 +16,7 @@ import pytest
 
 from millstream import Bury, Job, Queue, QueueManager, Registry, Retry, Snooze, connect, job
 from millstream.drivers.base import PushItem
+from millstream.envelope import Envelope, JsonCodec
 from millstream.errors import (
     BrokerClosed,
     BrokerUnavailable,
@@ -797,6 +798,65 @@ def test_a_retried_dead_letter_keeps_id_and_history_and_begins_anew(queue: Queue
     assert popped.envelope is not None
     assert len(popped.envelope.history) == 1
     assert queue.dead("emails").retry("nope") == 0
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("json", "msgpack"), ("msgpack", "json")])
+def test_a_dead_letter_of_the_other_codec_is_read_and_goes_back_as_it_was_written(
+    queue: Queue, ours: str, theirs: str
+) -> None:
+    writer = Queue(queue.driver, codec=theirs, close_driver=False)
+    looker = Queue(queue.driver, codec=ours, close_driver=False)
+    job_id = bury(writer, Send(1).with_priority("high"))
+    letter = looker.dead("emails").show(job_id)
+    assert letter is not None
+    assert (letter.payload, letter.codec, len(letter.history)) == ({"user_id": 1}, theirs, 1)
+    view = looker.find(job_id)
+    assert view is not None
+    assert view.payload == {"user_id": 1}
+    looker.dead("emails").edit(job_id, {"user_id": 2})
+    assert looker.dead("emails").retry() == 1
+    popped = writer.pop("emails")
+    assert popped == Send(2)
+    assert popped is not None
+    assert popped.envelope is not None
+    assert (popped.attempt, popped.envelope.priority) == (1, "high")
+    assert popped.reservation is not None
+    assert popped.reservation.priority == "high"
+
+
+class Sealed(JsonCodec):
+    """A codec of the user's own."""
+
+    name = "sealed"
+
+    def encode(self, envelope: Envelope) -> bytes:
+        return b"sealed" + super().encode(envelope)
+
+    def decode(self, body: bytes) -> Envelope:
+        if not body.startswith(b"sealed"):
+            raise UnreadableEnvelope("it has no seal")
+        return super().decode(body[6:])
+
+
+def test_a_dead_letter_that_cannot_be_read_keeps_its_priority(queue: Queue) -> None:
+    sealed = Queue(queue.driver, codec=Sealed(), close_driver=False)
+    job_id = bury(sealed, Send(1).with_priority("high"))
+    letter = queue.dead("emails").show(job_id)
+    assert letter is not None
+    assert (letter.type, letter.codec) == ("", "")
+    assert queue.dead("emails").retry(job_id) == 1
+    popped = sealed.pop("emails")
+    assert popped is not None
+    assert popped.reservation is not None
+    assert popped.reservation.priority == "high"
+
+
+def test_a_codec_of_ones_own_reads_nothing_else(queue: Queue) -> None:
+    sealed = Queue(queue.driver, codec=Sealed(), close_driver=False)
+    job_id = bury(queue, Send(1))
+    letter = sealed.dead("emails").show(job_id)
+    assert letter is not None
+    assert letter.envelope is None
 
 
 def test_an_expired_job_is_buried_and_can_be_retried_by_hand(queue: Queue) -> None:

@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)  # the runs of the mutants do without pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Three processes share the files; those that use the shared Spark share it in two of them."""
+    """Three processes share the files; those that use Spark share it in two of them."""
     from xdist.scheduler import LoadScopeScheduling
 
     # Not by xdist_group: pytest 9 has no place for the suffix by which pytest-xdist 3 tells its groups.
@@ -57,6 +57,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def _together(file: str) -> str:
     """What runs in one process: a file; of those that use the shared Spark, one half or the other."""
+    if file == "tests/docs/test_snippets.py":  # which comes last there: some snippets stop Spark
+        return "spark that reads"
     if not _uses_spark(file):
         return file
     return "spark that writes" if Path(file).name.startswith(WRITING) else "spark that reads"

@@ -81,10 +81,11 @@ class QueueTaker(QueueKeeper):
 
         One that cannot be built is handed back, or buried after a few times, and logged.
         """
-        jobs = []
-        for reservation in self.driver.recover(
-            self._queues(queues), self.owner, seconds("lease", lease), count
-        ):
+        jobs: list[Job] = []
+        names, patience = self._queues(queues), seconds("lease", lease)
+        if not names and queues is None:  # nothing was ever pushed
+            return jobs
+        for reservation in self.driver.recover(names, self.owner, patience, count):
             try:
                 job = self._build(reservation)
             except JobError as error:

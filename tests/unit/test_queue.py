@@ -196,6 +196,13 @@ def test_pop_takes_over_what_a_lost_owner_held(queue: Queue) -> None:
     queue.complete(second)
 
 
+def test_where_nothing_was_ever_pushed_there_is_nothing_to_do() -> None:
+    with connect("memory://") as queue:
+        assert queue.recover() == []
+        assert queue.promote_due() == 0
+        assert queue.drain(timeout=1)
+
+
 def test_recover_and_extend(queue: Queue) -> None:
     queue.push_many([Send(1), Send(2)])
     held = queue.pop("emails")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millstream.errors import BrokerUnavailable, ConfigurationError
+from millstream.errors import AccessDenied, BrokerUnavailable, ConfigurationError
 from millstream.worker.options import EXIT_CONFIG, EXIT_CRASHED, WorkerOptions
 from millstream.worker.worker import Worker, WorkerCrashed
 
@@ -110,7 +110,7 @@ def main(argument: str) -> int:
                 "use a broker such as redis://, or run the worker inside the program with queue.worker()"
             )
         worker = Worker(queue, orders.options, supervisor=orders.socket)
-    except ConfigurationError as error:
+    except (ConfigurationError, AccessDenied) as error:
         sys.stderr.write(f"millstream worker: {error}\n")
         return EXIT_CONFIG
     except BrokerUnavailable as error:

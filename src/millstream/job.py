@@ -198,7 +198,7 @@ class Job:
     @classmethod
     def upcast(cls, from_version: int) -> Callable[[Upcaster], Upcaster]:
         """Decorates a function that takes the fields of an older version and returns those of the next."""
-        return _upcast(cls._type, from_version)
+        return upcast_from(cls._type, from_version)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={self.__dict__.get(name)!r}" for name in self._type.schema.names)
@@ -227,7 +227,7 @@ def _job_type(cls: type[Job], schema: Schema, options: dict[str, Any]) -> JobTyp
     base = DEFAULTS if inherited is None else _inherited(inherited.options)
     merged = merge(cls.__qualname__, base, options)
     origin = _origin(cls)
-    if isinstance(merged.unique_key, tuple):
+    if isinstance(merged.unique_key, tuple) and cls._type_class.has_fields:
         for name in merged.unique_key:
             if name not in schema.names:
                 raise ConfigurationError(f"{cls.__qualname__}: unique_key names {name!r}, which is no field")
@@ -252,7 +252,8 @@ def _origin(cls: type) -> str:
     return f"{Path(file).stem}.{name}" if file else name  # an interactive session has no file
 
 
-def _upcast(job_type: JobType, from_version: int) -> Callable[[Upcaster], Upcaster]:
+def upcast_from(job_type: JobType, from_version: int) -> Callable[[Upcaster], Upcaster]:
+    """Decorates a function that takes the fields of ``from_version`` and returns those of the next."""
     newest = job_type.options.version
     if not 1 <= from_version < newest:
         raise InvalidInput(
@@ -293,7 +294,7 @@ class JobFunction(Generic[P, R]):
 
     def upcast(self, from_version: int) -> Callable[[Upcaster], Upcaster]:
         """As Job.upcast."""
-        return _upcast(self.job_class._type, from_version)
+        return upcast_from(self.job_class._type, from_version)
 
     def __repr__(self) -> str:
         return f"<job {self.job_class._type.name}>"

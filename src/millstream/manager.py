@@ -14,7 +14,7 @@ from millstream.errors import BrokerClosed, ConfigurationError
 from millstream.job import Job, JobFunction
 from millstream.keeping import JobView
 from millstream.options import Seconds, seconds
-from millstream.registry import Registry, default_registry
+from millstream.registry import Registry, Upcaster, default_registry
 from millstream.schedule import CatchUp, Schedule
 from millstream.settings import Settings, load_settings, settings_of
 from millstream.taking import reservation_of
@@ -105,6 +105,10 @@ class QueueManager:
     def handler(self, type_name: str, **options: Any) -> Callable[[F], F]:
         """As Queue.handler, for every connection."""
         return self.connection().handler(type_name, **options)
+
+    def upcast(self, type_name: str, from_version: int) -> Callable[[Upcaster], Upcaster]:
+        """As Queue.upcast, for every connection."""
+        return self.connection().upcast(type_name, from_version)
 
     def register_job_classes(self, classes: Iterable[type[Job]]) -> None:
         """As Queue.register_job_classes, for every connection."""

@@ -84,7 +84,10 @@ class Packer:
         fresh = job._ticket is None
         if job._delay is None and not is_special(options):
             return PushItem(job_id, options.queue, options.priority, self.codec.encode(envelope), fresh=fresh)
-        values = Values(job, kind.fields_of(job), kind.schema.names)
+        fields = kind.fields_of(job)
+        if not isinstance(fields, dict):  # a task's data may be of any type
+            fields = msgspec.to_builtins(fields)
+        values = Values(job, fields, (*kind.schema.names, *fields))
         return self._special(envelope, options, job._delay, now, values, fresh)
 
     def pack_task(

@@ -18,7 +18,7 @@ from millstream.connecting import QUEUE
 from millstream.drivers.base import Driver, PushItem
 from millstream.envelope import CODECS, Codec, find_codec
 from millstream.errors import ConfigurationError, InvalidInput, UnsupportedByDriver
-from millstream.job import Job, JobFunction
+from millstream.job import Job, JobFunction, upcast_from
 from millstream.keeping import JobView
 from millstream.manager import QueueManager
 from millstream.options import (
@@ -35,7 +35,7 @@ from millstream.packing import ENVELOPE_ROOM, BoundedCodec, Packer
 from millstream.producer import Producer
 from millstream.pushing import Arrived, Bulk, push_iterator
 from millstream.recording.driver import Recorder, RecordingDriver
-from millstream.registry import Registry, default_registry
+from millstream.registry import Registry, Upcaster, default_registry
 from millstream.schedule import CatchUp, Schedule, Schedules, make_schedule
 from millstream.settings import load_settings
 from millstream.taking import QueueTaker
@@ -224,6 +224,10 @@ class Queue(QueueTaker):
             return function
 
         return keep
+
+    def upcast(self, type_name: str, from_version: int) -> Callable[[Upcaster], Upcaster]:
+        """As Job.upcast, for the tasks of that name, whose handler has a ``version``."""
+        return upcast_from(self.registry.resolve(type_name), from_version)
 
     def register_job_classes(self, classes: Iterable[type[Job]]) -> None:
         """Make job classes known to this queue. Subclassing Job does that by itself, for every queue."""

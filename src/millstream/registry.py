@@ -41,6 +41,8 @@ def _is_json(payload: msgspec.Raw) -> bool:
 class JobType:
     """One registered type: how its payload is checked, built and brought up to date."""
 
+    has_fields = True  # that are known; the data of a task may have any
+
     def __init__(self, name: str, cls: type[Job], options: JobOptions, schema: Schema, origin: str) -> None:
         self.name, self.cls, self.options, self.schema = name, cls, options, schema
         self.origin = origin  # the class itself, wherever the name came from
@@ -141,7 +143,7 @@ class JobType:
                 raise InvalidPayload(
                     self.name,
                     f"it was pushed with schema version {envelope.version}, the class has version {wanted}, "
-                    f"and no upcaster leads from {version}; write @{self.cls.__name__}.upcast({version})",
+                    f"and no upcaster leads from {version}; write {self._upcast_line(version)}",
                 )
             try:
                 data = upcaster(data)
@@ -152,6 +154,9 @@ class JobType:
                     self.name, f"the upcaster from version {version} failed: {type(error).__name__}: {error}"
                 ) from error
         return self.encode(data, codec)
+
+    def _upcast_line(self, version: int) -> str:
+        return f"@{self.cls.__name__}.upcast({version})"
 
 
 class Registry:

@@ -19,6 +19,8 @@ from millstream.registry import JobType, Registry
 class TaskType(JobType):
     """The type of a task: its payload is the data itself, checked against the handler's annotation."""
 
+    has_fields = False
+
     def read(self, payload: msgspec.Raw, codec: Codec) -> dict[str, Any]:
         """The data, of the type that the handler asks for. Raises InvalidPayload."""
         return {"data": self.check(payload, codec)}
@@ -34,6 +36,9 @@ class TaskType(JobType):
     def encode_data(self, data: dict[str, Any], codec: Codec) -> msgspec.Raw:
         """The payload of ``data``, checked. Raises InvalidPayload."""
         return self.encode(data, codec)
+
+    def _upcast_line(self, version: int) -> str:
+        return f"@queue.upcast({self.name!r}, {version})"
 
 
 class Task(Job):

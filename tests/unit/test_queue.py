@@ -196,6 +196,48 @@ def test_pop_takes_over_what_a_lost_owner_held(queue: Queue) -> None:
     queue.complete(second)
 
 
+def test_tasks_of_an_older_version_are_brought_up_to_date() -> None:
+    with connect("memory://", codec="msgpack") as queue:
+        queue.enqueue("greet", {"first": "A", "last": "B"})
+        seen = []
+
+        @queue.handler("greet", version=2)
+        def greet(data: dict[str, Any]) -> None:
+            seen.append(data)
+
+        with pytest.raises(InvalidPayload, match=r"write @queue\.upcast\('greet', 1\)"):
+            queue.pop()
+
+        @queue.upcast("greet", from_version=1)
+        def join_names(data: dict[str, Any]) -> dict[str, Any]:
+            return {"name": f"{data['first']} {data['last']}"}
+
+        queue.promote_due()
+        queue.enqueue("greet", {"name": "C"})
+        for _ in range(2):
+            taken = queue.pop(wait=5)
+            assert taken is not None
+            taken.handle()
+            queue.complete(taken)
+        assert {data["name"] for data in seen} == {"A B", "C"}
+        with pytest.raises(UnknownJobType):
+            queue.upcast("nobody", 1)
+
+
+def test_a_task_that_was_taken_can_be_pushed_again_under_its_key() -> None:
+    with connect("memory://") as queue:
+
+        @queue.handler("sync", unique_key=["a"])
+        def sync(data: dict[str, Any]) -> None: ...
+
+        queue.enqueue("sync", {"a": 1})
+        taken = queue.pop()
+        assert taken is not None
+        queue.complete(taken)
+        again = queue.push(taken)
+        assert queue.enqueue("sync", {"a": 1, "b": 2}) == again
+
+
 def test_where_nothing_was_ever_pushed_there_is_nothing_to_do() -> None:
     with connect("memory://") as queue:
         assert queue.recover() == []

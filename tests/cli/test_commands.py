@@ -23,7 +23,14 @@ from millstream import Bury, Job, Queue, connect
 from millstream.cli import main
 from tests.servers import RedisServer
 
-PROGRAM = [sys.executable, "-c", "from millstream.cli import main; main()"]
+MAIN = "from millstream.cli import main; main()"
+PROGRAM = [sys.executable, "-c", MAIN]
+# A shell's background job ignores Ctrl-C, and so does all that it starts: these tests, too.
+INTERRUPTIBLE = [
+    sys.executable,
+    "-c",
+    f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {MAIN}",
+]
 
 
 class Done(NamedTuple):
@@ -256,7 +263,7 @@ def test_status_shows_workers(run: Run, queue: Queue) -> None:
 def test_status_watch_ends_with_ctrl_c(environment: dict[str, str], tmp_path: Path, queue: Queue) -> None:
     queue.push(Charge("1"))
     watching = subprocess.Popen(
-        [*PROGRAM, "status", "--watch", "--json", "--interval", "0.1"],
+        [*INTERRUPTIBLE, "status", "--watch", "--json", "--interval", "0.1"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,
@@ -396,7 +403,7 @@ def test_tail_follows(environment: dict[str, str], tmp_path: Path, redis7: Redis
     with millstream.open_broker(redis7.url) as broker:
         broker.xadd(stream, {"n": 1})
         following = subprocess.Popen(
-            [*PROGRAM, "stream", "tail", stream],
+            [*INTERRUPTIBLE, "stream", "tail", stream],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment | {"PYTHONUNBUFFERED": "1"},

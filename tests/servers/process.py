@@ -221,7 +221,7 @@ class Server(ABC):
         self.stop()
 
 
-def wait_until(condition: object, what: str, timeout: float = 20.0) -> None:
+def wait_until(condition: object, what: str, timeout: float = 60.0) -> None:
     """Poll ``condition`` until it is true; for state that only a server's own commands can show."""
     assert callable(condition)
     deadline = time.monotonic() + timeout

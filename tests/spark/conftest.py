@@ -122,7 +122,7 @@ def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return call
 
 
-def run_python(script: str, *arguments: str, timeout: float = 100.0) -> subprocess.CompletedProcess[str]:
+def run_python(script: str, *arguments: str, timeout: float = 250.0) -> subprocess.CompletedProcess[str]:
     """Run ``script`` in a process of its own: for a driver that is killed, or a JVM that starts anew."""
     return subprocess.run(
         [sys.executable, "-c", script, *arguments],

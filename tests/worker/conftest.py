@@ -40,7 +40,7 @@ class Bench:
     def start(self, **options: Any) -> Worker:
         return self.worker(**options).start()
 
-    def settled(self, timeout: float = 10.0) -> None:
+    def settled(self, timeout: float = 60.0) -> None:
         """Wait until nothing is left to be done."""
         until(lambda: self.queue.size(self.name) == 0, "an empty queue", timeout)
 
@@ -75,7 +75,7 @@ def memory() -> Iterator[Bench]:
     bench.close()
 
 
-def until(condition: Callable[[], object], what: str, timeout: float = 10.0) -> None:
+def until(condition: Callable[[], object], what: str, timeout: float = 60.0) -> None:
     """Wait for a state that only the broker's own answers show."""
     deadline = time.monotonic() + timeout
     while not condition():

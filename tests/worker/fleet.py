@@ -77,7 +77,7 @@ class Fleet:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def wait(self, timeout: float = 20.0) -> int:
+    def wait(self, timeout: float = 60.0) -> int:
         return self.process.wait(timeout)
 
     def end(self) -> None:
@@ -126,13 +126,13 @@ class Fleet:
     def push_many(self, jobs: list[Job]) -> list[str]:
         return self.queue.push_many([job.on_queue(self.name) for job in jobs])
 
-    def wait_for(self, what: str, count: int = 1, timeout: float = 20.0) -> None:
+    def wait_for(self, what: str, count: int = 1, timeout: float = 60.0) -> None:
         try:
             until(lambda: len(self.lines(what)) >= count, f"{count} × {what}", timeout)
         except AssertionError as error:
             raise AssertionError(f"{error}; the fleet said:\n{self.log()[-4000:]}") from None
 
-    def wait_for_log(self, text: str, count: int = 1, timeout: float = 20.0) -> None:
+    def wait_for_log(self, text: str, count: int = 1, timeout: float = 60.0) -> None:
         try:
             until(lambda: self.log().count(text) >= count, f"{text!r} in the log", timeout)
         except AssertionError as error:

@@ -29,12 +29,12 @@ class Record:
     def of(self, kind: str) -> list[object]:
         return [value for each, value in self.events if each == kind]
 
-    def wait(self, condition: Callable[[Record], object], what: str, timeout: float = 10.0) -> None:
+    def wait(self, condition: Callable[[Record], object], what: str, timeout: float = 60.0) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: condition(self), timeout):
                 raise AssertionError(f"waited {timeout} s in vain for {what}; there were {self.events[-20:]}")
 
-    def wait_for(self, kind: str, count: int = 1, timeout: float = 10.0) -> None:
+    def wait_for(self, kind: str, count: int = 1, timeout: float = 60.0) -> None:
         self.wait(lambda record: len(record.of(kind)) >= count, f"{count} × {kind}", timeout)
 
     def clear(self) -> None:

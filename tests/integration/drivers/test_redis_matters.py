@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from redis.crc import key_slot
 
 from millstream.drivers.base import RateLimit, Settlement
+from millstream.drivers.keys import QueueKeys
 from millstream.drivers.stream import StreamDriver
 from millstream.envelope import PRIORITIES
 from millstream.errors import BrokerFull, ConfigurationError, WrongType
@@ -246,15 +249,24 @@ def cluster() -> Iterator[RedisCluster]:
 
 
 class TestCluster:
-    QUEUES = ("red", "green", "blue", "grey")  # over several nodes
+    QUEUES = ("red", "green", "blue", "grey")  # over all nodes
 
     @pytest.fixture
     def driver(self, cluster: RedisCluster, opened: Open, request: pytest.FixtureRequest) -> StreamDriver:
-        return opened(f"redis+cluster://{cluster.addresses}", prefix=f"t{abs(hash(request.node.name))}")
+        prefixes = (f"{request.node.name}-{number}" for number in itertools.count())
+        return opened(f"redis+cluster://{cluster.addresses}", prefix=next(filter(self._spreads, prefixes)))
 
-    def test_the_queues_are_on_several_nodes(self, driver: StreamDriver) -> None:
-        link = driver.broker._caller.link  # type: ignore[attr-defined]
-        assert len({link.slot(driver.stream_keys(queue)[0]) // 5462 for queue in self.QUEUES}) > 1
+    def _spreads(self, prefix: str) -> bool:
+        keys = (QueueKeys(prefix, queue).streams[0] for queue in self.QUEUES)
+        return len({key_slot(key.encode()) * 3 // 16384 for key in keys}) == 3
+
+    def test_the_queues_are_on_all_nodes(self, cluster: RedisCluster, driver: StreamDriver) -> None:
+        keys = {key for queue in self.QUEUES for key in driver.stream_keys(queue)}
+        for queue in self.QUEUES:
+            push(driver, 1, queue=queue)
+        for node in cluster.nodes:
+            with node.client(decode_responses=True) as client:
+                assert keys & set(client.keys())
 
     def test_a_job_goes_through_every_state(self, driver: StreamDriver) -> None:
         for queue in self.QUEUES:

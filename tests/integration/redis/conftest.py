@@ -43,7 +43,7 @@ def own() -> Iterator[RedisServer]:
         yield server
 
 
-def until(condition: Callable[[], bool], what: str, timeout: float = 10.0) -> None:
+def until(condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
     """Wait for a state that only the server's own commands show."""
     deadline = time.monotonic() + timeout
     while not condition():

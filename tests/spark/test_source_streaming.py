@@ -160,6 +160,29 @@ def test_a_stream_that_appears_later_is_read_from_its_beginning(
         assert len(query.step()) == 3
 
 
+def test_a_stream_that_is_named_at_a_restart_is_read_from_its_oldest_entry(
+    redis7: RedisServer, client: Any, name: str
+) -> None:
+    add(client, f"{name}:a", 1, 3)
+    with Query(redis7.url, f"{name}:a") as query:
+        query.step()
+    add(client, f"{name}:b", 1, 10)
+    client.xtrim(f"{name}:b", maxlen=4, approximate=False)  # before the query asked for it
+    with Query(redis7.url, f"{name}:a,{name}:b", offset=query.offset, maxRowsPerTrigger=3) as later:
+        assert seqs(later.step()) == [6, 7, 8]
+        assert later.offset[f"{name}:b"]["added"] == 8
+        assert seqs(later.step()) == [9]
+        client.xtrim(f"{name}:b", maxlen=3, approximate=False)
+        with pytest.raises(EntriesLost, match="may have been trimmed"):
+            later.between(*later.batches[0])
+    with Query(redis7.url, f"{name}:a,{name}:c", offset=query.offset) as later:
+        assert later.step() == []
+        add(client, f"{name}:c", 1, 10)
+        client.xtrim(f"{name}:c", maxlen=4, approximate=False)
+        with pytest.raises(EntriesLost, match="5 entries after it were trimmed"):
+            later.step()
+
+
 def test_a_start_that_the_stream_has_not_reached(redis7: RedisServer, client: Any, name: str) -> None:
     add(client, name, 1, 4)
     with Query(redis7.url, name, startingOffsets="1700000000000-6") as query:

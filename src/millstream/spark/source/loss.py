@@ -3,7 +3,8 @@
 Ids have gaps, so a gap proves nothing. Redis counts what was ever added to a stream: an offset keeps that
 number, and what was added since must either still be there or was lost. SQL brokers do not count; there, a
 stream whose oldest entry lies past the last one that was read may have lost some, and that is reported
-rather than guessed.
+rather than guessed. Of a stream of which nothing was read yet, SQL can tell a loss only where no entry is
+left: else its oldest entry is taken for the first that it ever had.
 
 A single deleted entry (XDEL) is not a loss while an older entry is still there: it was deleted, not trimmed.
 """
@@ -27,10 +28,13 @@ class LossGuard:
         self._fail = fail
         self.counted = 0  # entries known to be lost and tolerated
 
-    def check(self, stream: str, offset: Offset, state: State | None) -> None:
-        """Raise EntriesLost where something after ``offset`` is gone; or say so in the log."""
+    def check(self, stream: str, offset: Offset, state: State | None, first: Id | None = None) -> None:
+        """Raise EntriesLost where something after ``offset`` is gone; or say so in the log.
+
+        ``first`` is the oldest entry that the stream had when a batch was planned from there.
+        """
         if state is None:
-            if offset.after > MIN_ID and not offset.ahead:
+            if (offset.after > MIN_ID or first is not None) and not offset.ahead:
                 self._report(stream, offset.after, None, None, "the stream does not exist any more")
         elif offset.ahead:
             return
@@ -38,7 +42,8 @@ class LossGuard:
             self._report(stream, offset.after, None, state, "the stream was deleted and made anew")
         elif state.last > offset.after and (state.first is None or state.first > offset.low):
             if offset.added is None or state.added is None:
-                self._report(stream, offset.after, None, state, "entries after it may have been trimmed")
+                if offset.after > MIN_ID or _shrank(offset, state, first):
+                    self._report(stream, offset.after, None, state, "entries after it may have been trimmed")
             elif (lost := state.added - offset.added - state.length) > 0:
                 self._report(stream, offset.after, lost, state, f"{lost:,} entries after it were trimmed")
             elif lost < 0:  # more entries than were added since: it is another stream of that name
@@ -66,3 +71,10 @@ class LossGuard:
             raise error
         self.counted += lost or 0
         log.warning("%s", error)
+
+
+def _shrank(offset: Offset, state: State, first: Id | None) -> bool:
+    """Whether a stream of which nothing was read yet is known to have lost entries since it was looked at."""
+    if state.first is None:
+        return first is not None or offset.added is not None
+    return first is not None and state.first > first

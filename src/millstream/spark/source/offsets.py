@@ -3,7 +3,8 @@
 A *position* is what a user says: earliest, latest, an id, or a time; one for all streams or one for each.
 An *offset* is what a checkpoint keeps of each stream: the id after which the next batch starts, and how many
 entries had been added to the stream up to there, where the broker counts that. It is what shows later
-whether something between two batches was trimmed.
+whether something between two batches was trimmed. The end of a batch that is the first to read a stream
+keeps the oldest entry that the stream had then, too: nothing else says where that batch began.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Offset:
     after: Id
     added: int | None = None
     ahead: bool = False  # the stream has not come so far yet: a start that a user named
+    first: Id | None = None  # the stream's oldest entry when the batch that ends here was planned
 
     @property
     def low(self) -> Id:
@@ -88,21 +90,30 @@ def _dump(offset: Offset) -> dict[str, Any]:
         kept["added"] = offset.added
     if offset.ahead:
         kept["ahead"] = True
+    if offset.first is not None:
+        kept["first"] = format_id(offset.first)
     return kept
 
 
 def load(kept: Mapping[str, Any]) -> Offsets:
     """What `dump` made. Raises ConfigurationError for a checkpoint of another source."""
     try:
-        return {
-            stream: Offset(parse_id(fields["after"]), fields.get("added"), fields.get("ahead", False))
-            for stream, fields in kept.items()
-        }
+        return {stream: _load(fields) for stream, fields in kept.items()}
     except (TypeError, KeyError, AttributeError, InvalidId) as error:
         raise ConfigurationError(
             f"the checkpoint holds an offset that is not of this source: {json.dumps(kept)[:200]}; "
             "use another checkpoint location"
         ) from error
+
+
+def _load(fields: Mapping[str, Any]) -> Offset:
+    first = fields.get("first")
+    return Offset(
+        parse_id(fields["after"]),
+        fields.get("added"),
+        fields.get("ahead", False),
+        None if first is None else parse_id(first),
+    )
 
 
 # -- what users write ------------------------------------------------------------------------------

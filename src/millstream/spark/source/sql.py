@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, LargeBinary, Select, bindparam, func, select
 
 from millstream.brokers.sql.broker import OPTIONS
-from millstream.message import Id, next_id
+from millstream.message import MIN_ID, Id, next_id
 from millstream.spark.source.log import Log, Probe, State, Stride
 from millstream.spark.source.pages import Page, Row, RowsPage
 from millstream.sql.database import Database
@@ -65,7 +65,8 @@ class SqlLog(Log):
             everything = {"sid": sid, "low": b"\x00" * 16, "high": b"\xff" * 16}
             first = connection.execute(self._first, everything).scalar()
             last = (unsigned(ms), unsigned(seq))
-            return State(None if first is None else unpack_id(bytes(first)), last, length)
+            none_ever = 0 if last == MIN_ID else None  # a group may be made before the first entry
+            return State(None if first is None else unpack_id(bytes(first)), last, length, none_ever)
 
         # One moment: a trim between the two statements would look like a loss.
         return self._database.read(work, snapshot=True, retry_for=self._retry_for)

@@ -28,7 +28,8 @@ from millstream.spark.source.options import SourceOptions
 from millstream.spark.source.ranges import Range, plan
 from millstream.spark.source.reading import read_slice, start_of, streams_of
 
-NEW = Offset(MIN_ID, 0)  # a stream that appeared after the query began is read from its beginning
+NEW = Offset(MIN_ID, 0)  # a stream that came to be after the query began is read from its beginning
+UNKNOWN = Offset(MIN_ID)  # a stream of which nothing is known but what it has now
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -78,9 +79,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = dict(starts)
         new: dict[str, tuple[Offset, State]] = {}
         for stream in names:
-            offset, state = starts.get(stream, NEW), states.get(stream)
+            offset, state = self._start(stream, starts), states.get(stream)
             if state is None:
                 self._guard.check(stream, offset, None)
+                ends.setdefault(stream, NEW)
                 continue
             if self._target is not None:
                 target = self._target.get(stream)
@@ -92,9 +94,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if state.last == offset.after or (offset.ahead and state.last < offset.after):
                 continue
             new[stream] = (offset, state)
-        ends |= admit(log, new, self._budget(limit))
+        for stream, end in admit(log, new, self._budget(limit)).items():
+            offset, state = new[stream]
+            counts = offset.added is not None and state.added is not None
+            ends[stream] = end if offset.after > MIN_ID or counts else replace(end, first=state.first)
         self._ends = ends
         return dump(ends)
+
+    def _start(self, stream: str, starts: Offsets) -> Offset:
+        """Where the next batch starts in a stream.
+
+        One that fits a pattern and has no offset yet came to be since the query began: all that it ever had
+        is new. One that is named and has none was named just now: nobody asked for what was trimmed before.
+        """
+        return starts.get(stream, UNKNOWN if self._options.pattern is None else NEW)
 
     def _settled(self, stream: str, offset: Offset, state: State) -> State:
         last = self._opened().settled(stream, offset.after, state.last)
@@ -131,11 +144,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log, starts, ends = self._opened(), load(start), load(end)
         wanted = []
         for stream, upto in ends.items():
-            offset = starts.get(stream, NEW)
+            offset = self._start(stream, starts)
             if upto.after == offset.after:
                 continue
             state = log.state(stream)
-            self._guard.check(stream, offset, state)
+            self._guard.check(stream, offset, state, upto.first)
             if state is None or state.first is None:
                 continue  # lost, and that was tolerated
             anew = offset.is_past(upto.after, upto.added)  # and that was tolerated as well

@@ -12,6 +12,7 @@ from millstream.errors import InvalidInput
 
 pytest.importorskip("pyspark")
 
+from millstream.spark.busy import BusySeconds, peak
 from millstream.spark.flaky import flaky_types, wilson_lower
 from millstream.spark.forecast import Forecast, forecast, trend_of
 
@@ -74,6 +75,38 @@ def test_the_time_after_the_last_arrival_is_no_lull() -> None:
     ended = made([100] * 20 + [0] * 10, workers=8)  # the last jobs took their time
     assert (ended.arrivals_per_second, ended.trend_per_hour) == (pytest.approx(10), 0)
     assert made([0, 0, 50, 100]).arrivals_per_second == pytest.approx(150 / 40)  # but one before it is
+
+
+def test_a_history_shorter_than_a_window_is_no_overload() -> None:
+    """850 jobs of 30 ms, all done within 5 s of a window of a minute."""
+    spent = 850 * 0.03
+    busy = peak({7: BusySeconds(spent, 0.0, spent)}, 60.0, 431.0, 436.0)
+    assert busy == pytest.approx(spent / 5)
+    given = {"span_seconds": 5.0, "run_seconds": spent, "peak_busy": busy}
+    found = made([850], step_seconds=60.0, **given)
+    assert found.utilisation == pytest.approx(1)
+    assert (found.saturated_in_seconds, found.backlog_growth_per_second) == (None, 0.0)
+    assert found.note == ""
+    left = made([850], step_seconds=60.0, **given | {"finished": 425}, backlog=425, workers=2)
+    assert (left.saturated_in_seconds, left.backlog_growth_per_second) == (None, 0.0)
+    assert left.drains_in_seconds == pytest.approx(425 * 0.06 / 2)
+    assert "too short to say whether the backlog grows" in left.note
+    # All came in the first of five steps: that is a burst and no rate.
+    assert made([850, 0, 0, 0, 0], step_seconds=1.0, **given).utilisation == pytest.approx(1)
+
+
+def test_what_was_all_done_was_not_too_much_for_workers_that_nobody_counted() -> None:
+    burst = [100, 100, 100, 100, *[0] * 16]  # 10 a second for 40 s, done in 200 s
+    found = made(burst, peak_busy=1.0)
+    assert (found.utilisation, found.saturated_in_seconds, found.backlog_growth_per_second) == (None, None, 0)
+    assert made(burst, peak_busy=1.0, backlog=5).saturated_in_seconds == 0
+
+
+def test_the_peak_counts_what_the_history_covers() -> None:
+    whole, edge = BusySeconds(20.0, 0.0, 20.0), BusySeconds(8.0, 0.0, 2.0)
+    assert peak({0: edge, 1: whole}, 10.0, 9.0, 20.0) == pytest.approx(2)
+    assert peak({0: BusySeconds(5.0, 0.0, 0.0)}, 10.0, 9.0, 9.0) == 0, "one moment"
+    assert peak({}, 10.0, 0.0, 9.0) == 0
 
 
 def test_nothing_is_said_where_nothing_can_be_said() -> None:

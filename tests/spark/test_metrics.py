@@ -238,7 +238,7 @@ def test_an_attempt_keeps_a_worker_busy_from_its_beginning_to_its_end(
     assert [step.wasted for step in result.timeline] == pytest.approx([0, 0, 0.4])
     assert [step.figures.run_seconds for step in result.timeline] == [0, 0, 29]
     assert result.forecast is not None
-    assert result.forecast.workers == pytest.approx(1.3)  # the most that were seen busy
+    assert result.forecast.workers == pytest.approx(13 / 9)  # the most that were seen busy, until 29
     assert result.queues["q"].workers == pytest.approx(1.0)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "each bar the mean over 10 s; the most were 1.3, from 2026-05-28 20:27:00 UTC on" in text

@@ -10,6 +10,10 @@ backlog grows as long as that lasts.
 The trend is a least-squares line through the arrivals per time step, and is used only where it is there
 beyond doubt: its slope must be more than `_DOUBT` standard errors from zero over at least `MIN_STEPS` full
 steps. It says nothing of daily or weekly waves; look at several days to plan for those.
+
+An alarm needs evidence. That the backlog grows is said only where arrivals were seen over `MIN_RATE` steps
+or more, since a burst at the start of a short history is no rate; and without the number of workers only
+where jobs are left over: if all that came was done, the workers sufficed.
 """
 
 from __future__ import annotations
@@ -22,7 +26,13 @@ import msgspec
 from millstream.errors import InvalidInput
 
 MIN_STEPS = 8  # fewer points make no trend
+MIN_RATE = 3  # steps: one that is full between the first and the last, which are partly covered
 _DOUBT = 3.0  # standard errors: one series in some hundred without a trend is taken for one with it
+_ROUNDING = 1e-6  # a load that is all of the capacity is not more than it
+_SHORT = (
+    "the history is too short to say whether the backlog grows; "
+    "the time to work it off is that without new arrivals"
+)
 
 
 class Trend(msgspec.Struct, frozen=True):
@@ -65,7 +75,7 @@ class Forecast(msgspec.Struct, frozen=True):
     needed: int  # workers for it at the target utilisation
     workers: float  # as given, or the most that were seen busy
     workers_given: bool
-    utilisation: float | None  # busy / workers
+    utilisation: float | None  # busy / workers; None where the workers are not known well enough
     trend_per_hour: float  # change of the arrival rate, jobs per second per hour; 0: none is certain
     horizon_seconds: float
     arrivals_at_horizon: float
@@ -98,9 +108,9 @@ def forecast(
 
     ``span_seconds`` is the time between the first and the last record. The first and the last step are only
     partly covered, so they are no part of the trend. Without ``workers`` the most that were seen busy at
-    once (``peak_busy``, the mean of the busiest step) stand in for them, which is a lower bound.
-    ``horizon_seconds`` is as long as the time looked at unless given: a line is not to be trusted much
-    further than it was seen.
+    once (``peak_busy``, the mean of the busiest step as far as it is covered) stand in for them, which is a
+    lower bound. ``horizon_seconds`` is as long as the time looked at unless given: a line is not to be
+    trusted much further than it was seen.
     """
     if not 0 < target <= 1:
         raise InvalidInput(f"target must be above 0 and at most 1, not {target!r}")
@@ -115,11 +125,22 @@ def forecast(
     # A history ends when the last job is finished, which says nothing of how many would have come by then.
     while not arrivals[-1]:
         arrivals = arrivals[:-1]
+    short = len(arrivals) < MIN_RATE
+    seen_seconds = span_seconds if short else min(span_seconds, len(arrivals) * step_seconds)
     line = trend_of([count / step_seconds for count in arrivals[1:-1]])
-    now = line.level if line.certain else sum(arrivals) / min(span_seconds, len(arrivals) * step_seconds)
+    now = line.level if line.certain else sum(arrivals) / seen_seconds
     later = line.after(horizon / step_seconds) if line.certain else now
     there = workers if workers is not None else peak_busy
     capacity = there / per_job if per_job > 0 and there > 0 else None  # jobs per second that they can do
+    over = capacity is not None and now > capacity * (1 + _ROUNDING)
+    known = workers is not None or backlog > 0  # else all that came was done: there are more than were seen
+    growth = now - capacity if over and known and not short and capacity is not None else 0.0
+    if over:
+        reached = 0.0 if growth else None
+    else:
+        reached = _saturated_in(now, line.slope / step_seconds, capacity, horizon)
+    if short and backlog > 0:
+        note = "; ".join(filter(None, (note, _SHORT)))
     return Forecast(
         arrivals_per_second=now,
         run_seconds_per_job=per_job,
@@ -127,16 +148,16 @@ def forecast(
         needed=_needed(now * per_job, target),
         workers=there,
         workers_given=workers is not None,
-        utilisation=now * per_job / there if there > 0 else None,
+        utilisation=now * per_job / there if there > 0 and (known or not over) else None,
         trend_per_hour=line.slope / step_seconds * 3600,
         horizon_seconds=horizon,
         arrivals_at_horizon=later,
         busy_at_horizon=later * per_job,
         needed_at_horizon=_needed(later * per_job, target),
-        saturated_in_seconds=_saturated_in(now, line.slope / step_seconds, capacity, horizon),
+        saturated_in_seconds=reached,
         backlog=backlog,
-        backlog_growth_per_second=0.0 if capacity is None else max(0.0, now - capacity),
-        drains_in_seconds=_drains_in(backlog, now, capacity),
+        backlog_growth_per_second=growth,
+        drains_in_seconds=_drains_in(backlog, 0.0 if short else now, capacity),
         note=note,
     )
 
@@ -147,13 +168,9 @@ def _needed(busy: float, target: float) -> int:
 
 def _saturated_in(now: float, slope: float, capacity: float | None, horizon: float) -> float | None:
     """When ``now + slope * t`` reaches the capacity, if within the horizon."""
-    if capacity is None:
+    if capacity is None or slope <= 0:
         return None
-    if now >= capacity:
-        return 0.0
-    if slope <= 0:
-        return None
-    reached = (capacity - now) / slope
+    reached = max(0.0, capacity - now) / slope
     return reached if reached <= horizon else None
 
 

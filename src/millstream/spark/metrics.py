@@ -20,7 +20,7 @@ import msgspec
 from pyspark.sql import functions as F
 
 from millstream.errors import InvalidInput
-from millstream.spark.busy import Busy, busy_seconds
+from millstream.spark.busy import Busy, BusySeconds, busy_seconds, peak
 from millstream.spark.figures import Figures, aggregates, figures_of, flat, with_times
 from millstream.spark.flaky import Flaky, flaky_types
 from millstream.spark.forecast import Forecast, forecast
@@ -123,9 +123,11 @@ def metrics(
     try:
         unusable, count, first, last = _bounds(records)
         good = records.where(F.col(REASON).isNull())
-        step = _step(width, (last or 0.0) - (first or 0.0))
+        begin, end = first or 0.0, last or 0.0
+        step = _step(width, end - begin)
         say("measuring")
-        total, groupings, timeline, per_queue = _measure(good, step) if count else (Figures(), {}, [], {})
+        measured = _measure(good, step, begin, end) if count else Measured()
+        total, groupings = measured.total, measured.by
         result = MetricsResult(
             source="a DataFrame" if not isinstance(source, str) else _shown(source),
             records=count,
@@ -136,22 +138,16 @@ def metrics(
             step_seconds=step,
             total=total,
             by={name: groupings.get(name, {}) for name in groups},
-            timeline=timeline,
+            timeline=measured.whole.timeline,
             errors=_errors(good) if total.failed + total.retried else [],
             flaky=flaky_types(groupings.get("type", {}), min_sample=min_sample),
-            forecast=_forecast(timeline, total, step, (last or 0.0) - (first or 0.0), workers, target, ahead),
+            forecast=_forecast(measured.whole, total, step, end - begin, workers, target, ahead),
             queues={
                 name: found
                 for name, figures in groupings.get("queue", {}).items()
                 if (
                     found := _forecast(
-                        per_queue.get(name, []),
-                        figures,
-                        step,
-                        (last or 0.0) - (first or 0.0),
-                        None,
-                        target,
-                        ahead,
+                        measured.queues.get(name, Course()), figures, step, end - begin, None, target, ahead
                     )
                 )
             },
@@ -266,13 +262,24 @@ def _step(width: float, span: float) -> float:
     return width * max(1, math.ceil(span / width / (_STEPS - 1)))
 
 
-def _measure(
-    good: DataFrame, step: float
-) -> tuple[Figures, dict[str, dict[str, Figures]], list[Step], dict[str, list[Step]]]:
-    """The total, each dimension, the timeline, the timeline of each queue.
+class Course(msgspec.Struct, frozen=True):
+    """How it went, step by step, and the most workers that were busy."""
 
-    All groupings are counted in one pass; a second one spreads the attempts over the time that they took.
-    """
+    timeline: list[Step] = []
+    peak_busy: float = 0.0
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What the passes over the records found."""
+
+    total: Figures = Figures()
+    by: dict[str, dict[str, Figures]] = {}  # per value of each dimension
+    whole: Course = Course()
+    queues: dict[str, Course] = {}
+
+
+def _measure(good: DataFrame, step: float, first: float, last: float) -> Measured:
+    """All groupings are counted in one pass; a second one spreads the attempts over the time they took."""
     stepped = good.withColumn("step", F.floor(F.col("at") / step))
     columns = ["step", *DIMENSIONS]
     sets = [[], ["step"], ["step", "queue"], *([name] for name in DIMENSIONS)]
@@ -295,16 +302,17 @@ def _measure(
             found[grouped[0]][row[grouped[0]]] = figures
     every = steps.get(None, {})
     bounds = range(min(every), max(every) + 1)
-    busy = busy_seconds(good, step, bounds[0], bounds[-1])
-    return (
+    busy = busy_seconds(good, step, bounds[0], bounds[-1], first)
+
+    def course(queue: str | None, known: dict[int, Figures]) -> Course:
+        spent = busy.get(queue, {})
+        return Course(_timeline(known, spent, bounds, step), peak(spent, step, first, last))
+
+    return Measured(
         total,
         {name: _busiest(values) for name, values in found.items()},
-        _timeline(every, busy.get(None, {}), bounds, step),
-        {
-            name: _timeline(known, busy.get(name, {}), bounds, step)
-            for name, known in steps.items()
-            if name is not None
-        },
+        course(None, every),
+        {name: course(name, known) for name, known in steps.items() if name is not None},
     )
 
 
@@ -315,11 +323,11 @@ def _busiest(values: dict[str, Figures]) -> dict[str, Figures]:
 
 def _timeline(known: dict[int, Figures], busy: Busy, numbers: Iterable[int], step: float) -> list[Step]:
     """Every step, also those in which nothing happened: a gap is a fact, too."""
-    nothing = Figures()
+    nothing, idle = Figures(), BusySeconds(0.0, 0.0, 0.0)
     made = []
     for number in numbers:
-        run, wasted = busy.get(number, (0.0, 0.0))
-        made.append(Step(number * step, known.get(number, nothing), run / step, wasted / step))
+        spent = busy.get(number, idle)
+        made.append(Step(number * step, known.get(number, nothing), spent.run / step, spent.wasted / step))
     return made
 
 
@@ -331,7 +339,7 @@ def _errors(good: DataFrame, limit: int = 20) -> list[ErrorCount]:
 
 
 def _forecast(
-    timeline: list[Step],
+    course: Course,
     figures: Figures,
     step: float,
     span: float,
@@ -339,11 +347,11 @@ def _forecast(
     target: float,
     horizon: float | None,
 ) -> Forecast | None:
-    arrivals = [each.figures.enqueued for each in timeline]
+    arrivals = [each.figures.enqueued for each in course.timeline]
     ended = figures.finished + figures.cancelled + figures.expired
     note = ""
     if not figures.enqueued:  # an archive may leave them out
-        arrivals = [each.figures.finished for each in timeline]
+        arrivals = [each.figures.finished for each in course.timeline]
         note = "the history has no records of arrivals, so finished jobs stand in for them"
     return forecast(
         arrivals,
@@ -352,7 +360,7 @@ def _forecast(
         run_seconds=figures.run_seconds,
         finished=figures.finished,
         backlog=max(0, figures.enqueued - ended) if figures.enqueued else 0,
-        peak_busy=max((each.busy for each in timeline), default=0.0),
+        peak_busy=course.peak_busy,
         workers=workers,
         target=target,
         horizon_seconds=horizon,

@@ -14,6 +14,7 @@ from millstream import open_broker
 from millstream.errors import EntriesLost, MillstreamError, StreamNotFound
 from millstream.history import Record
 from millstream.spark.source import sql as source_sql
+from millstream.spark.source.globs import fits
 from millstream.sql import Database, parse_url
 from tests.spark.sources import Query, columns, read, read_parts
 
@@ -125,11 +126,6 @@ def test_a_database_without_tables_is_not_given_any(tmp_path: Path) -> None:
 
 
 def test_glob_patterns_mean_what_they_mean_in_redis() -> None:
-    import re
-
-    def fits(pattern: str, text: str) -> bool:
-        return re.fullmatch(source_sql.glob_regex(pattern), text, re.DOTALL) is not None
-
     assert fits("a*c", "abbc")
     assert fits("a?c", "abc")
     assert not fits("a?c", "ac")

@@ -183,6 +183,40 @@ def test_a_stream_that_is_named_at_a_restart_is_read_from_its_oldest_entry(
             later.step()
 
 
+def test_a_stream_that_is_taken_out_at_a_restart_keeps_its_offset_and_is_not_read(
+    redis7: RedisServer, client: Any, name: str
+) -> None:
+    a, b = f"{name}:a", f"{name}:b"
+    for stream in (a, b):
+        add(client, stream, 1, 3)
+    with Query(redis7.url, f"{a},{b}") as query:
+        query.step()
+    for stream in (a, b):
+        add(client, stream, 3, 6)
+    with Query(redis7.url, a, offset=query.offset) as without:
+        assert {row["stream"] for row in without.step()} == {a}
+        assert list(without.reader.reportLatestOffset() or ()) == [a]
+        without.reader.prepareForTriggerAvailableNow()
+        add(client, a, 6, 7)
+        add(client, b, 6, 7)
+        assert without.step() == [], "it came after the query began"
+    with Query(redis7.url, f"{a},{b}", offset=without.offset) as again:
+        assert [(row["stream"], seqs([row])) for row in again.step()] == [
+            (a, [6]),
+            *((b, [seq]) for seq in range(3, 7)),
+        ]
+    client.delete(b)
+    with Query(redis7.url, a, offset=again.offset) as without:
+        assert without.step() == [], "what is not read cannot be lost"
+    with (
+        Query(redis7.url, f"{name}:*", offset=again.offset) as pattern,
+        pytest.raises(EntriesLost, match="does not exist any more"),
+    ):
+        pattern.step()
+    with Query(redis7.url, f"{name}:[a]", offset=again.offset) as narrower:
+        assert narrower.step() == []
+
+
 def test_a_start_that_the_stream_has_not_reached(redis7: RedisServer, client: Any, name: str) -> None:
     add(client, name, 1, 4)
     with Query(redis7.url, name, startingOffsets="1700000000000-6") as query:

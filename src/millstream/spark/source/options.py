@@ -15,6 +15,7 @@ from millstream.config import scheme_of
 from millstream.errors import ConfigurationError, InvalidInput, UnknownScheme
 from millstream.history import HISTORY
 from millstream.options import unknown_option
+from millstream.spark.source.globs import fits
 from millstream.spark.source.offsets import EARLIEST, LATEST, Positions, parse_offsets, parse_timestamps
 from millstream.spark.urls import absolute_url
 
@@ -62,6 +63,10 @@ class SourceOptions:
     mode: str | None = None  # None: permissive where the schema has a column for what is malformed
     json_fields: frozenset[str] = frozenset()  # columns that are JSON fields though an entry has such a part
     records: bool = False  # the entries are records of the history of jobs
+
+    def wants(self, stream: str) -> bool:
+        """Whether a stream is among those that are read."""
+        return stream in self.streams if self.pattern is None else fits(self.pattern, stream)
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -10,6 +9,7 @@ from sqlalchemy import Connection, LargeBinary, Select, bindparam, func, select
 
 from millstream.brokers.sql.broker import OPTIONS
 from millstream.message import MIN_ID, Id, next_id
+from millstream.spark.source.globs import fits
 from millstream.spark.source.log import Log, Probe, State, Stride
 from millstream.spark.source.pages import Page, Row, RowsPage
 from millstream.sql.database import Database
@@ -52,9 +52,8 @@ class SqlLog(Log):
         self._database.close()
 
     def find(self, pattern: str) -> list[str]:
-        fits = re.compile(glob_regex(pattern), re.DOTALL).fullmatch
         rows = self._read(lambda connection: connection.execute(self._names).all())
-        return sorted(row[0] for row in rows if fits(row[0]))
+        return sorted(row[0] for row in rows if fits(pattern, row[0]))
 
     def state(self, stream: str) -> State | None:
         def work(connection: Connection) -> State | None:
@@ -144,29 +143,3 @@ def open_database(url: str) -> tuple[Database, float]:
     options = EngineOptions(**{name: asked[name] for name in ENGINE_OPTIONS if name in asked})
     database = Database.open(target, options, prefix=prefix, create=False)
     return database, float(asked.get("retry_for", 5.0))
-
-
-def glob_regex(pattern: str) -> str:
-    """A pattern of Redis as a regular expression, so that it means the same on every broker."""
-    parts = []
-    place = 0
-    while place < len(pattern):
-        char = pattern[place]
-        end = pattern.find("]", place + 1)
-        if char == "*":
-            parts.append(".*")
-        elif char == "?":
-            parts.append(".")
-        elif char == "\\" and place + 1 < len(pattern):
-            place += 1
-            parts.append(re.escape(pattern[place]))
-        elif char == "[" and end > place + 1:
-            inside = pattern[place + 1 : end]
-            negated = inside.startswith("^")
-            body = re.escape(inside.removeprefix("^")).replace(r"\-", "-")
-            parts.append(f"[{'^' if negated else ''}{body}]")
-            place = end
-        else:
-            parts.append(re.escape(char))
-        place += 1
-    return "".join(parts)

@@ -74,9 +74,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         log, starts = self._opened(), load(start)
-        names = sorted({*starts, *streams_of(log, self._options)})
+        # Those that have an offset and are gone are looked for, too: that is how their loss is noticed.
+        known = filter(self._options.wants, starts)
+        names = sorted({*known, *streams_of(log, self._options)})
         self._states = states = self._look(names)
-        ends = dict(starts)
+        ends = dict(starts)  # also of what is not read any more, so that it can be taken up again
         new: dict[str, tuple[Offset, State]] = {}
         for stream in names:
             offset, state = self._start(stream, starts), states.get(stream)

@@ -136,6 +136,8 @@ def test_glob_patterns_mean_what_they_mean_in_redis() -> None:
     assert fits("a.b", "a.b")
     assert not fits("a.b", "axb")
     assert fits("a[", "a[")
+    assert fits("[c-a]x", "bx"), "backwards"
+    assert fits("[^]x", "bx")
 
 
 # -- the archive -----------------------------------------------------------------------------------

@@ -31,12 +31,26 @@ def _regex(pattern: str) -> str:
             place += 1
             parts.append(re.escape(pattern[place]))
         elif char == "[" and end > place + 1:
-            inside = pattern[place + 1 : end]
-            negated = inside.startswith("^")
-            body = re.escape(inside.removeprefix("^")).replace(r"\-", "-")
-            parts.append(f"[{'^' if negated else ''}{body}]")
+            parts.append(_set(pattern[place + 1 : end]))
             place = end
         else:
             parts.append(re.escape(char))
         place += 1
     return "".join(parts)
+
+
+def _set(inside: str) -> str:
+    """What stands between brackets. Redis turns a range around that is written backwards."""
+    negated, chars = inside.startswith("^"), inside.removeprefix("^")
+    if not chars:
+        return "."  # anything but nothing
+    parts, place = [], 0
+    while place < len(chars):
+        if chars[place + 1 : place + 2] == "-" and place + 2 < len(chars):
+            low, high = sorted((chars[place], chars[place + 2]))
+            parts.append(f"{re.escape(low)}-{re.escape(high)}")
+            place += 3
+        else:
+            parts.append(re.escape(chars[place]))
+            place += 1
+    return f"[{'^' if negated else ''}{''.join(parts)}]"

@@ -215,3 +215,29 @@ def test_a_page_with_trouble_does_not_slow_down_all_others_for_ever() -> None:
     for _ in range(10):
         reader.read("s", page_of('{"n":1}'))
     assert reader.fast_pages > before
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12345678901234567890.1234567890", "12345678901234567890.1234567890"),
+        ("9223372036854775807", "9223372036854775807.0000000000"),
+        ("-9999999999999999999999999999.9999999999", "-9999999999999999999999999999.9999999999"),
+        ("1E-10", "0.0000000001"),
+        ("9999999999999999999999999999.99999999999", None),  # one digit too many, and no rounding up
+        ("10000000000000000000000000000", None),
+        ("1e-999999999", None),
+        ("1e999999999", None),
+    ],
+)
+def test_decimals_have_all_their_digits(text: str, value: str | None) -> None:
+    for record in (f'{{"d":{text}}}', f'{{"d":"{text}"}}'):
+        expected = ("corrupt", record) if value is None else (Decimal(value),)
+        assert read(columns(d=DecimalType(38, 10)), record) == [expected]
+
+
+def test_decimals_of_the_widest_scale() -> None:
+    record = '{"d":0.' + "9" * 38 + "}"
+    assert read(columns(d=DecimalType(38, 38)), record) == [(Decimal("0." + "9" * 38),)]
+    more = '{"d":0.' + "9" * 39 + "}"
+    assert read(columns(d=DecimalType(38, 38)), more) == [("corrupt", more)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Annotated, Any
 
 import msgspec
@@ -43,6 +43,7 @@ Convert = Callable[[Any], Any]
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+_EXACT = Context(prec=40)  # a column has 38 digits at most
 _text_of = msgspec.json.Decoder(str).decode
 _json_of = msgspec.json.Decoder(Any).decode
 
@@ -168,7 +169,12 @@ def _decimal(precision: int, scale: int) -> Convert:
     step, limit = Decimal(1).scaleb(-scale), Decimal(10) ** (precision - scale)
 
     def convert(value: Decimal) -> Decimal:
-        if not value.is_finite() or abs(value) >= limit or value != (exact := value.quantize(step)):
+        # copy_abs, not abs(): that would round to the 28 digits which Python's arithmetic has by default.
+        if (
+            not value.is_finite()
+            or value.copy_abs() >= limit
+            or value != (exact := value.quantize(step, context=_EXACT))
+        ):
             raise ValueError(f"{value} does not fit decimal({precision},{scale})")
         return exact
 

@@ -229,6 +229,46 @@ def test_sources_of_every_kind(spark: SparkSession, people: DataFrame, tmp_path:
     assert rows("sql:SELECT a.* FROM here a JOIN there b USING (number)", views=views) == expected
 
 
+def test_csv_as_other_programs_write_it(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text('id,email,amount\n1,5" disk,7\n2,"q""uote, comma",8\n3,"back\\",9\n', encoding="utf-8")
+    rows = [tuple(row) for row in read_table(spark, f"csv:{file}").collect()]
+    assert rows == [(1, '5" disk', 7), (2, 'q"uote, comma', 8), (3, "back\\", 9)]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("2,b@x,6,more", "has not as many values as there are columns: 2,b@x,6,more; correct it, or"),
+        ("2,b@x", "as many values as there are columns: 2,b@x; correct"),
+        ('2,"b\nc",6', 'as many values as there are columns: 2,"b; correct'),
+        ('2,"say \\"b\\"",6', "a quote within quotes that is not doubled; correct it"),
+    ],
+)
+def test_a_csv_line_that_does_not_fit_the_header_is_no_job(
+    spark: SparkSession, tmp_path: Path, line: str, said: str
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text(f"id,email,amount\n1,a@x,5\n{line}\n", encoding="utf-8")
+    with pytest.raises(InvalidInput) as failed:
+        preview(spark, f"csv:{file}", fields=["id"])
+    assert said in str(failed.value)
+
+
+def test_a_csv_line_that_does_not_fit_stops_the_enqueue_before_anything_is_pushed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    file, url = tmp_path / "a.csv", f"sqlite:///{tmp_path}/jobs.db"
+    file.write_text("number,who\n1,a\n2,b,more\n", encoding="utf-8")
+    with pytest.raises(InvalidInput, match=r"a line of file:\S+a\.csv has not as many values"):
+        enqueue(spark, f"csv:{file}", url, "enqueuetest.Greet", name="one")
+    with connect(url) as place:
+        assert place.size() == 0
+        again: dict[str, Any] = {"name": "one", "reader_options": {"mode": "PERMISSIVE"}}
+        assert enqueue(spark, f"csv:{file}", url, "enqueuetest.Greet", **again).state == "pushed"
+        assert place.size() == 2
+
+
 def test_a_database_by_jdbc(spark: SparkSession, people: DataFrame, tmp_path: Path) -> None:
     """Derby is in Spark's own jars: a database without a server."""
     assert spark._jvm is not None

@@ -26,7 +26,7 @@ from millstream.errors import InvalidInput
 from millstream.spark.sink.options import JobWriteOptions, read_options
 from millstream.spark.sink.staging import publish_once
 from millstream.spark.sink.targets import open_target
-from millstream.spark.tables import read_table
+from millstream.spark.tables import plain_csv_errors, read_table
 from millstream.spark.urls import absolute_url
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class EnqueueSummary(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+@plain_csv_errors()
 def enqueue(
     spark: SparkSession,
     source: DataFrame | str,
@@ -103,6 +104,7 @@ def enqueue(
     return summary("pushed", _write(frame, fenced))
 
 
+@plain_csv_errors()
 def preview(
     spark: SparkSession,
     source: DataFrame | str,

@@ -6,7 +6,9 @@ Spark reads them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigurationError, InvalidInput, MissingExtra
@@ -16,8 +18,19 @@ if TYPE_CHECKING:
 
 FILES = ("parquet", "csv", "json", "orc", "text")
 KINDS = (*FILES, "delta", "jdbc", "table", "sql")
-# A CSV without a header has no field names, and a job needs them.
-CSV_DEFAULTS = {"header": "true", "inferSchema": "true"}
+CSV_DEFAULTS = {
+    "header": "true",  # without one there are no field names, and a job needs them
+    "inferSchema": "true",
+    "escape": '"',  # a quote within quotes is doubled, as in any CSV but Spark's own
+    # Spark would drop the values that a line has too many, fill up those that are missing, and guess where a
+    # value ends: jobs with wrong fields, without a word.
+    "mode": "FAILFAST",
+    "unescapedQuoteHandling": "RAISE_ERROR",
+    "columnPruning": "false",  # lines are checked whole, also where some columns are picked
+}
+_MALFORMED_LINE = re.compile(r"Malformed CSV record: (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+_STRAY_QUOTE = re.compile(r"Unescaped quote character")
+_FILE = re.compile(r"error while reading file (.+?)\.\s+SQLSTATE")
 # What changes which rows of its files belong to a Delta table, or what their columns are called.
 UNREADABLE = frozenset(("deletionVectors", "columnMapping"))
 
@@ -53,6 +66,27 @@ def read_table(
         return _delta(spark, place, given)
     defaults = CSV_DEFAULTS if kind == "csv" else {}
     return spark.read.format(kind).options(**{**defaults, **given}).load(place)
+
+
+@contextmanager
+def plain_csv_errors() -> Iterator[None]:
+    """What Spark finds wrong with the lines of a CSV file, in our words, wherever they are read."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)  # the whole of Java's, with all causes: which class it is depends on the place
+        line, quote = _MALFORMED_LINE.search(text), _STRAY_QUOTE.search(text)
+        if line is None and quote is None:
+            raise
+        what = "has a quote within quotes that is not doubled"
+        if line is not None:
+            what = f"has not as many values as there are columns: {line[1][:200]}"
+        file = _FILE.search(text)
+        raise InvalidInput(
+            f"a line of {file[1] if file else 'the CSV file'} {what}; correct it, or say how the file is "
+            "written with reader options: sep, quote, escape (a backslash, where Spark wrote it), "
+            "multiLine=true for values with line breaks; mode=PERMISSIVE cuts such lines off or fills them up"
+        ) from error
 
 
 def split_source(source: str) -> tuple[str, str]:

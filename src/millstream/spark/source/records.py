@@ -2,13 +2,17 @@
 with.
 
 A field that is missing or null is null. A string column takes any value: a JSON string as its text, anything
-else as the JSON that it is. Numbers must be numbers and fit their type; a timestamp is ISO 8601 (without a
-zone: UTC) or seconds since the epoch; a date is ISO 8601; binary is base64, as in Spark's own JSON.
+else as the JSON that it is. Numbers must be numbers and fit their type; a timestamp is ISO 8601 or seconds
+since the epoch; a date is ISO 8601; binary is base64, as in Spark's own JSON.
+
+A timestamp may lack its time (it is midnight then), its minutes, its seconds and its zone (UTC). Digits after
+microseconds are dropped, as Spark does. It lies in the years 1 to 9999, in UTC.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Context, Decimal, InvalidOperation
 from typing import Annotated, Any
@@ -44,6 +48,11 @@ Convert = Callable[[Any], Any]
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 _EXACT = Context(prec=40)  # a column has 38 digits at most
+_ISO = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"([Tt ]([01][0-9]|2[0-3])(:[0-5][0-9](:[0-5][0-9](\.[0-9]+)?)?)?"
+    r"([Zz]|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9])?)?)?"
+)
 _text_of = msgspec.json.Decoder(str).decode
 _json_of = msgspec.json.Decoder(Any).decode
 
@@ -98,9 +107,9 @@ def _type_of(path: str, kind: DataType) -> tuple[Any, Convert | None]:
     if isinstance(kind, DateType):
         return dt.date, None
     if isinstance(kind, TimestampType):
-        return dt.datetime | float, _moment
+        return str | float, _moment
     if isinstance(kind, TimestampNTZType):
-        return dt.datetime, lambda value: value if value.tzinfo is None else _utc(value).replace(tzinfo=None)
+        return str, _without_zone
     if isinstance(kind, BinaryType):
         return bytes, None
     if isinstance(kind, ArrayType):
@@ -181,10 +190,22 @@ def _decimal(precision: int, scale: int) -> Convert:
     return convert
 
 
-def _moment(value: dt.datetime | float) -> dt.datetime:
-    if isinstance(value, dt.datetime):
-        return _utc(value)
+def _moment(value: str | float) -> dt.datetime:
+    if isinstance(value, str):
+        return _utc(_iso(value))
     return _EPOCH + dt.timedelta(microseconds=round(value * 1_000_000))
+
+
+def _without_zone(text: str) -> dt.datetime:
+    value = _iso(text)
+    return value if value.tzinfo is None else _utc(value).replace(tzinfo=None)
+
+
+def _iso(text: str) -> dt.datetime:
+    # Python alone would take more, and not the same in each version: weeks, days of the year, 24:00.
+    if _ISO.fullmatch(text) is None:
+        raise ValueError(f"{text[:40]!r} is no ISO 8601 timestamp")
+    return dt.datetime.fromisoformat(text.upper())
 
 
 def _utc(value: dt.datetime) -> dt.datetime:

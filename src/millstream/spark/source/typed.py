@@ -11,6 +11,8 @@ page record by record.
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +29,11 @@ from millstream.spark.source.records import NOT_FITTING, RowDecoder
 
 # Accepted by Arrow as numbers, and no JSON: a text that has them anywhere is looked at more closely.
 _NOT_JSON = (b"NaN", b"Inf")
+# Arrow makes -0.0 of this, too.
+_WHOLE_ZERO = re.compile(rb"-0[\s,}\]]")
+# Microseconds since 1970, a day from where Python's calendar ends: a zone may lead across it.
+_EARLIEST = int(dt.datetime(1, 1, 2, tzinfo=dt.UTC).timestamp()) * 1_000_000
+_LATEST = int(dt.datetime(9999, 12, 31, tzinfo=dt.UTC).timestamp()) * 1_000_000
 _LONGEST_PAUSE = 64  # pages for which the fast way is not tried, where it keeps failing
 
 
@@ -112,10 +119,11 @@ class _LineReader:
             table = pj.read_json(pa.BufferReader(lines), read_options=options, parse_options=self._parse)
             if table.num_rows != page.rows:
                 return None
-            found = {
-                name: _finish(table[name].combine_chunks(), self._types[name], self._defaults.get(name))
-                for name in table.schema.names
-            }
+            found = {}
+            for name in table.schema.names:
+                array = table[name].combine_chunks()
+                _check_numbers(array, text)
+                found[name] = _finish(array, self._types[name], self._defaults.get(name))
             if self._hard:
                 found |= self._read_hard(page)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, *NOT_FITTING):
@@ -161,10 +169,30 @@ def _finish(array: Any, kind: Any, default: Any) -> Any:
         array = pa.ListArray.from_arrays(array.offsets, array.values)  # a missing list is an empty one
     elif default is not None:
         array = pc.fill_null(array, pa.scalar(default, array.type))
+    if pa.types.is_timestamp(kind):
+        return _timestamps(array, kind)
     if pa.types.is_float32(kind):
         return array.cast(kind, safe=False)  # rounded, as any float
-    if pa.types.is_timestamp(kind) and pc.any(pc.less(pc.binary_length(array), 19)).as_py():
-        raise pa.ArrowInvalid("a date alone, or a shorter form, is for the other way to judge")
-    if pa.types.is_list(kind):
-        return array if array.type == kind else array.cast(kind)
     return array if array.type == kind else array.cast(kind)
+
+
+def _timestamps(texts: Any, kind: Any) -> Any:
+    """Texts with a zone as timestamps. What Arrow takes the other way takes too, but for the year 0."""
+    found = texts.cast(kind)
+    bounds = pc.min_max(found.view(pa.int64()))
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    if low is not None and not _EARLIEST <= low <= high <= _LATEST:
+        raise pa.ArrowInvalid("so near the ends of the calendar the other way judges")
+    return found
+
+
+def _check_numbers(array: Any, text: bytes) -> None:
+    """Raise ArrowInvalid for what Arrow may have made of a number that is another one, or too large."""
+    values = array.flatten() if pa.types.is_list(array.type) else array
+    if not pa.types.is_float64(values.type):
+        return
+    numbers = pc.fill_null(values, 1.0).to_numpy(zero_copy_only=False)
+    if not np.isfinite(numbers).all():
+        raise pa.ArrowInvalid("a number that is too large")
+    if np.any(np.signbit(numbers) & (numbers == 0)) and _WHOLE_ZERO.search(text):
+        raise pa.ArrowInvalid("-0 is a whole number, and has no sign")

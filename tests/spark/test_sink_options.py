@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     MapType,
     StringType,
     StructType,
+    TimestampType,
 )
 
 from millstream import Job
@@ -174,6 +175,11 @@ def text_of(values: list[Any], kind: pa.DataType, *, skip_nulls: bool = False) -
             "1969-12-31T23:59:59.000005Z",
         ),
         (pa.timestamp("us"), datetime(2026, 1, 1, 1), "2026-01-01T01:00:00.000000"),
+        (pa.timestamp("us"), datetime.min, "0001-01-01T00:00:00.000000"),
+        (pa.timestamp("us"), datetime.max, "9999-12-31T23:59:59.999999"),
+        (pa.date32(), date.min, "0001-01-01"),
+        (pa.date32(), date.max, "9999-12-31"),
+        (pa.map_(pa.date32(), pa.bool_()), [(date(2026, 1, 2), True)], {"2026-01-02": True}),
         (pa.list_(pa.string()), ["a", None, '"'], ["a", None, '"']),
         (pa.list_(pa.list_(pa.int64())), [[], [1], None], [[], [1], None]),
         (pa.map_(pa.string(), pa.int64()), [("k", 1), ('"', None)], {"k": 1, '"': None}),
@@ -211,6 +217,18 @@ def test_null_fields_may_be_left_out_at_every_level() -> None:
 def test_a_number_that_json_has_not_is_told(value: float) -> None:
     with pytest.raises(InvalidData, match=r"column price.*NaN or infinite"):
         objects(["price"], [pa.array([1.0, value, None])], "column ", skip_nulls=False)
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()], ids=str)
+@pytest.mark.parametrize("days", [(date.min - date(1970, 1, 1)).days - 1, 2932897])  # 10000-01-01
+def test_a_year_that_has_not_four_digits_is_told(kind: pa.DataType, days: int) -> None:
+    dates = pa.array([0, days, None], pa.int32()).cast(pa.date32())
+    column = dates if kind == pa.date32() else dates.cast(pa.timestamp("us")).view(kind)
+    with pytest.raises(InvalidData, match=r"column at: has a date before the year 1 or after 9999"):
+        objects(["at"], [column], "column ", skip_nulls=False)
+    keyed = pa.MapArray.from_arrays(pa.array([0, 1]), dates[1:2], pa.array([True]))
+    with pytest.raises(InvalidData, match=r"column by \(a key\): has a date"):
+        objects(["by"], [keyed], "column ", skip_nulls=False)
 
 
 def test_text_that_is_not_utf8_is_told() -> None:
@@ -271,6 +289,9 @@ def test_a_row_that_cannot_be_a_job_is_told_with_its_number() -> None:
     numbers = StructType().add("wait", DoubleType())
     with pytest.raises(ValueError, match="delay"):
         items_of({"wait": pa.array([-1.0])}, numbers, delayColumn="wait")
+    late = pa.array([2932897], pa.int32()).cast(pa.date32()).cast(pa.timestamp("us", "UTC"))  # 10000-01-01
+    with pytest.raises(InvalidData, match="column wait: has a date before the year 1 or after 9999"):
+        items_of({"wait": late}, StructType().add("wait", TimestampType()), delayColumn="wait")
     with pytest.raises(ConfigurationError, match="idColumn='wait'"):
         items_of({"wait": pa.array([b"a"])}, StructType().add("wait", BinaryType()), idColumn="wait")
 

@@ -261,7 +261,9 @@ def _values(role: str, column: Any, name: str) -> list[Any]:
     kind = column.type
     if role == "delay_column":
         if pa.types.is_timestamp(kind):
-            return list(column.cast(pa.timestamp("us", "UTC")).to_pylist())
+            moments = column.cast(pa.timestamp("us", "UTC"))
+            jsontext.check_years(moments, path)  # Python has no others
+            return list(moments.to_pylist())
         return list(column.cast(pa.float64()).to_pylist())
     if role == "headers_column":
         return [_headers_of(value, path) for value in column.to_pylist()]

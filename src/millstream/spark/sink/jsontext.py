@@ -3,12 +3,14 @@
 Each type has one form, which `docs/spark-sink.md` lists: numbers (decimals too, with all their digits),
 texts, true and false, ISO 8601 for dates and times (UTC and a ``Z`` where the column has a time zone), base64
 for binary, objects for structs and maps, arrays. What JSON cannot say (NaN, infinite numbers, text that is
-not UTF-8) raises InvalidData with the column's name; nothing is changed on the way.
+not UTF-8), and dates whose year has not four digits, raise InvalidData with the column's name; nothing is
+changed on the way.
 """
 
 from __future__ import annotations
 
 import base64
+import datetime as dt
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ import pyarrow.compute as pc
 from millstream.errors import InvalidData
 
 _NULL = "null"
+_FIRST_DAY, _LAST_DAY = ((day - dt.date(1970, 1, 1)).days for day in (dt.date.min, dt.date.max))
 _ESCAPES = {code: f"\\u{code:04x}" for code in range(32)} | {
     8: "\\b",
     9: "\\t",
@@ -72,9 +75,9 @@ def _enclosed_text(column: Any, path: str, skip_nulls: bool) -> tuple[str, Any, 
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return '"', escaped(column, path), '"'
     if pa.types.is_timestamp(kind):
-        return '"', _timestamps(column), '"' if kind.tz is None else 'Z"'
+        return '"', _timestamps(column, path), '"' if kind.tz is None else 'Z"'
     if pa.types.is_date(kind):
-        return '"', column.cast(pa.string()), '"'
+        return '"', _dates(column, path), '"'
     return "", _unquoted(column, path, skip_nulls), ""
 
 
@@ -136,10 +139,32 @@ def _floats(column: Any, path: str) -> Any:
     return column.cast(pa.string())
 
 
-def _timestamps(column: Any) -> Any:
+def _timestamps(column: Any, path: str) -> Any:
     # In UTC, seen as if it had no zone: then no database of time zones is needed to write it.
-    moments = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64()).view(pa.timestamp("us"))
-    return pc.binary_replace_slice(moments.cast(pa.string()), start=10, stop=11, replacement="T")
+    moments = column.cast(pa.timestamp("us", column.type.tz))
+    check_years(moments, path)
+    text = moments.view(pa.int64()).view(pa.timestamp("us")).cast(pa.string())
+    return pc.binary_replace_slice(text, start=10, stop=11, replacement="T")
+
+
+def _dates(column: Any, path: str) -> Any:
+    days = column.cast(pa.date32())
+    check_years(days, path)
+    return days.cast(pa.string())
+
+
+def check_years(column: Any, path: str) -> None:
+    """Raise InvalidData unless all days, or all microseconds, lie in the years 1 to 9999."""
+    days = pa.types.is_date(column.type)
+    bounds = pc.min_max(column.view(pa.int32() if days else pa.int64()))
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    of_a_day = 1 if days else 86_400_000_000
+    if low is not None and not _FIRST_DAY * of_a_day <= low <= high < (_LAST_DAY + 1) * of_a_day:
+        raise InvalidData(
+            path,
+            "has a date before the year 1 or after 9999, in UTC, for which ISO 8601 has no "
+            "common form; replace it before writing, for example with null, or cast it to a string",
+        )
 
 
 def _base64(column: Any) -> Any:
@@ -170,7 +195,9 @@ def _maps(column: Any, path: str, skip_nulls: bool) -> Any:
     keys, items = pairs.flatten()
     if pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type):
         names = _join('"', escaped(keys, f"{path} (a key)"), '"')
-    elif pa.types.is_integer(keys.type) or pa.types.is_boolean(keys.type) or pa.types.is_date(keys.type):
+    elif pa.types.is_date(keys.type):
+        names = _join('"', _dates(keys, f"{path} (a key)"), '"')
+    elif pa.types.is_integer(keys.type) or pa.types.is_boolean(keys.type):
         names = _join('"', keys.cast(pa.string()), '"')
     else:
         raise InvalidData(

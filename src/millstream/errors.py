@@ -6,6 +6,7 @@
     │   ├── MissingExtra          the code is there, its client library is not
     │   ├── MissingJava           Spark needs a Java, and none here will do
     │   └── SchemaNotReady        the database lacks tables, or has them in an older form
+    │       └── NoDatabaseFile    a SQLite file that is not there, and that reading does not make
     ├── InvalidInput              the caller's arguments; nothing was written
     │   ├── InvalidName           a stream, group or consumer name
     │   ├── InvalidId             not an entry id
@@ -91,6 +92,18 @@ class SchemaNotReady(ConfigurationError):
         super().__init__(
             f"the database {url} {state}, and version {needed} is needed; "
             f"run: millstream migrate schema {url}  (or open it with create=True)"
+        )
+
+
+class NoDatabaseFile(SchemaNotReady):
+    """There is no such SQLite file, and whoever asked for it is not to make one."""
+
+    def __init__(self, url: str, path: str, needed: int) -> None:
+        super().__init__(url, 0, needed)
+        self.path = path
+        self.args = (
+            f"there is no file {path}, and reading makes none; is the path right? To make one, "
+            f"run: millstream migrate schema {url}  (or open it with create=True)",
         )
 
 

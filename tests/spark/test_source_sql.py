@@ -121,8 +121,17 @@ def test_a_stream_that_came_and_went_before_it_was_read(url: str, name: str) -> 
 
 
 def test_a_database_without_tables_is_not_given_any(tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
     with pytest.raises(MillstreamError, match="has no tables of Millstream"):
-        read(f"sqlite:///{tmp_path}/none.db", "s")
+        read(f"sqlite:///{tmp_path}/empty.db", "s")
+    assert (tmp_path / "empty.db").read_bytes() == b""
+
+
+@pytest.mark.parametrize("options", [{"stream": "s"}, {"archive": True}])
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(MillstreamError, match=rf"there is no file {tmp_path}/none.db, and"):
+        read(f"sqlite:///{tmp_path}/none.db", **options)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_glob_patterns_mean_what_they_mean_in_redis() -> None:

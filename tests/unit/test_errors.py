@@ -20,6 +20,7 @@ EXAMPLES: dict[type[errors.MillstreamError], tuple[errors.MillstreamError, str]]
     errors.InvalidData: (errors.InvalidData("data['a']", "is a set"), r"data\['a'\]: is a set"),
     errors.PayloadTooLarge: (errors.PayloadTooLarge(2_000_000, 1_000_000), "larger max_payload"),
     errors.SchemaNotReady: (errors.SchemaNotReady("sqlite:///f.db", 0, 1), "run: millstream migrate schema"),
+    errors.NoDatabaseFile: (errors.NoDatabaseFile("sqlite:///f.db", "f.db", 1), "there is no file f.db"),
     errors.UnknownJobType: (errors.UnknownJobType("mail", ("a", "b")), "known here: a, b; import the module"),
     errors.InvalidPayload: (errors.InvalidPayload("Mail", "user_id: not a number"), "Mail .* user_id"),
     errors.UnreadableEnvelope: (errors.UnreadableEnvelope("no JSON"), "cannot be read as a job: no JSON"),

@@ -19,10 +19,10 @@ from typing import Any, ClassVar, TypeVar, cast
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from millstream.errors import BrokerUnavailable, ConfigurationError, OutcomeUnknown
+from millstream.errors import BrokerUnavailable, ConfigurationError, NoDatabaseFile, OutcomeUnknown
 from millstream.sql.engine import EngineOptions, Target, open_engine
 from millstream.sql.failures import Kind, kind_of, translate
-from millstream.sql.migrations import check_schema, migrate
+from millstream.sql.migrations import check_schema, latest_version, migrate
 from millstream.sql.schema import DEFAULT_PREFIX, Tables
 from millstream.sql.writing import SqliteWriter, driver_of, execute
 
@@ -75,7 +75,8 @@ class Database:
 
         ``create`` brings the schema to the latest version; without it, PostgreSQL and MySQL raise
         SchemaNotReady where that is needed, because there it is the administrator's business. A SQLite file
-        belongs to its program, so it is the default there. Raises BrokerUnavailable or AccessDenied.
+        belongs to its program, so it is the default there; ``create=False`` makes no file and changes none.
+        Raises BrokerUnavailable or AccessDenied.
         """
         options = options or EngineOptions()
         identity = (str(target.url), target.url.password, options, prefix, os.getpid())
@@ -251,9 +252,15 @@ class Database:
             folder = Path(self.target.address).parent
             if not folder.is_dir():
                 raise ConfigurationError(f"cannot open {self.target.address}: there is no folder {folder}")
-            self._use_wal()
+            if not create and not Path(self.target.address).exists():  # SQLite would make it, to look into it
+                raise NoDatabaseFile(self.target.safe_url, self.target.address, latest_version())
         try:
-            migrate(self) if create else check_schema(self)
+            if not create:
+                check_schema(self)  # before a file that may be somebody else's is switched to WAL
+            if self.backend == "sqlite":
+                self._use_wal()
+            if create:
+                migrate(self)
         except TypeError as error:  # what a driver written in Python says to an option that it does not know
             if "unexpected keyword" not in str(error):
                 raise

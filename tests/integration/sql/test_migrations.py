@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import subprocess
 import sys
 import uuid
@@ -38,10 +40,23 @@ def test_a_server_without_the_tables_says_which_command_makes_them(
 
 
 def test_a_sqlite_file_is_made_by_itself_unless_told_otherwise(file_url: str) -> None:
-    with pytest.raises(SchemaNotReady, match="create=True"):
+    path = Path(str(parse_url(file_url).url.database))
+    with pytest.raises(SchemaNotReady, match=rf"there is no file {path}, .*create=True"):
         open_broker(file_url, create=False)
+    assert list(path.parent.iterdir()) == []
     with open_broker(file_url) as broker:
         broker.xadd("s", {})
+
+
+def test_a_sqlite_file_of_others_stays_as_it_is_without_create(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.db"
+    with contextlib.closing(sqlite3.connect(path)) as theirs:
+        theirs.execute("CREATE TABLE t (a)")
+    before = path.read_bytes()
+    with pytest.raises(SchemaNotReady, match="has no tables of Millstream"):
+        open_broker(f"sqlite:///{path}", create=False)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_prefixes_keep_programs_apart(url: str, opened: Open, prefix: str, stream: str) -> None:

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from millstream.cli.pipeline import command as group
 from millstream.registry import default_registry
 
 ROOT = Path(__file__).parents[2]
@@ -123,6 +125,21 @@ def test_a_console_snippet_runs(snippet: Snippet, tmp_path: Path, request: pytes
             check=False,
         )
         assert done.returncode == 0, f"{snippet}: {command}\n{done.stdout}{done.stderr}"
+
+
+def pipelines(snippet: Snippet) -> list[list[str]]:
+    """The pipelines that a snippet calls, each as a list of words."""
+    called = [shlex.split(command, comments=True)[1:] for command in commands(snippet)]
+    return [words[1:] for words in called if words[0] == "pipeline" and not words[1].startswith("-")]
+
+
+@pytest.mark.parametrize("snippet", [s for s in ALL if s.reason is not None and pipelines(s)], ids=str)
+def test_a_pipeline_that_is_not_run_is_called_rightly(snippet: Snippet) -> None:
+    for name, *arguments in pipelines(snippet):
+        found = group.get_command(click.Context(group), name)
+        assert found is not None, name
+        with found.make_context(name, arguments):
+            pass
 
 
 def test_snippets_are_found_with_their_line_and_mark(tmp_path: Path) -> None:

@@ -328,7 +328,7 @@ def test_the_command_pushes_once_and_tells(run: Run, parquet: str, redis7: Redis
     [
         (("--source", "excel:/x", "--url", "redis://127.0.0.1:1", "--job-type", "T"), "is no source"),
         (("--source", "csv:/x", "--url", "u", "--connection", "c", "--job-type", "T"), "not both"),
-        (("--source", "csv:/x", "--url", "redis://127.0.0.1:1"), "needs job_type"),
+        (("--source", "csv:/x", "--url", "redis://127.0.0.1:1"), "by one of: --job-type"),
         (("--source", "csv:/x", "--connection", "nobody", "--job-type", "T"), "no connection 'nobody'"),
         (("--source", "csv:/x", "--option", "header", "--job-type", "T"), "has not the form NAME=VALUE"),
     ],

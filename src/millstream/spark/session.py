@@ -49,7 +49,7 @@ def session(
     Raises MissingExtra where PySpark is not installed, MissingJava where no Java will do, and
     ConfigurationError where this process already has a session on another master.
     """
-    wanted = _checked(master, conf)
+    wanted = check_settings(master, conf)
     try:
         from pyspark import SparkContext  # noqa: PLC0415 - an extra, and a second to import
     except ModuleNotFoundError as error:
@@ -69,7 +69,8 @@ def is_local(master: str) -> bool:
     return LOCAL.fullmatch(master) is not None
 
 
-def _checked(master: str, conf: Mapping[str, str] | None) -> dict[str, str]:
+def check_settings(master: str, conf: Mapping[str, str] | None) -> dict[str, str]:
+    """The settings as texts. Raises InvalidInput for a master or a setting that Spark cannot have."""
     if not (is_local(master) or master == "yarn" or master.startswith(("spark://", "sc://", "k8s://"))):
         raise InvalidInput(f"{master!r} is no Spark master; use one of: {', '.join(MASTERS)}")
     wanted = {name: str(value) for name, value in (conf or {}).items()}

@@ -14,6 +14,7 @@ from millstream.errors import InvalidInput
 from millstream.spark import submitted
 from millstream.spark.java import cache_folder
 from millstream.spark.package import package_zip
+from millstream.spark.session import check_settings
 
 DEPLOY_MODES = ("cluster", "client")
 UNPACKED = "environment"  # the folder that a packed environment becomes beside each process on YARN
@@ -40,6 +41,7 @@ class Submission:
                 "k8s://https://host:6443 or spark://host:7077 (local[*] and sc:// need none: "
                 "give them as --master to the pipeline)"
             )
+        check_settings(self.master, self.conf)
         if self.deploy_mode not in DEPLOY_MODES:
             raise InvalidInput(f"deploy_mode must be cluster or client, not {self.deploy_mode!r}")
         if self.on_kubernetes and self.image is None:

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
 from millstream.cli.common import Duration
-from millstream.cli.pipeline.common import SparkOpener, Steps, show_summary, spark_options
+from millstream.cli.pipeline.common import PipelineCommand, SparkOpener, Steps, show_summary, spark_options
 from millstream.cli.pipeline.stopping import stop_on_signals
 
+WEEK = 7 * 86400.0  # as long may a reader of an old version take
 
-@click.command("archive")
+
+def check_options(given: Mapping[str, Any]) -> None:
+    """Refuse options that do not go together."""
+    if sum((bool(given["streams"]), given["history"], given["archive_table"])) != 1:
+        raise click.UsageError(
+            "say what to archive, one of: --stream (repeatable), --history, --archive-table"
+        )
+    if given["trim_unread"] and not given["trim"]:
+        raise click.UsageError("--trim-unread says how to trim; give --trim as well")
+    if given["trim"] and given["archive_table"]:
+        raise click.UsageError(
+            "--trim is for streams; the rows of the SQL archive are removed by its own retention"
+        )
+    if given["vacuum"] and given["keep"] < WEEK and not given["force"]:
+        raise click.UsageError("a --keep below a week can take files from a run that reads them; add --force")
+
+
+@click.command("archive", cls=PipelineCommand, check=check_options)
 @click.option("--url", required=True, metavar="URL", help="Where the streams are: redis://…, sqlite:///….")
 @click.option(
     "--stream", "streams", multiple=True, metavar="NAME", help="A name or a pattern (events:*); repeatable."
@@ -64,12 +85,6 @@ def command(
 
     A second run goes on where the first one ended, wherever that was killed: the table itself knows.
     """
-    if sum((bool(streams), history, archive_table)) != 1:
-        raise click.UsageError(
-            "say what to archive, one of: --stream (repeatable), --history, --archive-table"
-        )
-    if trim_unread and not trim:
-        raise click.UsageError("--trim-unread says how to trim; give --trim as well")
     spark = open_spark()
     from millstream.spark.archiving import archive  # noqa: PLC0415 - needs the extra, which open_spark looked for
 

@@ -19,13 +19,41 @@ from rich.text import Text
 
 from millstream.cli.common import console, show_json, table
 from millstream.errors import MissingExtra
+from millstream.spark.session import check_settings, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 F = TypeVar("F", bound=Callable[..., Any])
+Check = Callable[[Mapping[str, Any]], None]  # of the options by name; raises UsageError or an error of ours
 DEFAULT_MASTER = "local[*]"
 _REFRESH = 0.25  # seconds between two looks at Spark's tasks: a person reads no faster
+
+
+class PipelineCommand(click.Command):
+    """A command that checks what its options say together, while it parses them.
+
+    So whoever only wants to know whether a line is right, such as submit-line, can ask without running it.
+    """
+
+    def __init__(self, *args: Any, check: Check | None = None, **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        self._check = check
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        left = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            check_settings(ctx.params["master"], ctx.params["conf"])
+            self._check_together(ctx)
+        return left
+
+    def _check_together(self, ctx: click.Context) -> None:
+        try:
+            if self._check is not None:
+                self._check(ctx.params)
+        except click.UsageError as error:
+            error.ctx = ctx  # its usage, not that of whoever asked
+            raise
 
 
 class SparkOpener:
@@ -44,8 +72,6 @@ class SparkOpener:
         """The session. Raises MissingExtra without PySpark, and MissingJava without a usable Java."""
         try:
             from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra, and a second to import
-
-            from millstream.spark.session import session  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise MissingExtra("spark", (error.name or "pyspark").partition(".")[0]) from error
         was_there = SparkSession.getActiveSession() is not None

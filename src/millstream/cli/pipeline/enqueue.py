@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 from rich.text import Text
 
 from millstream.cli.common import Duration, console, show_json, table
-from millstream.cli.pipeline.common import SparkOpener, Steps, parse_pairs, show_summary, spark_options
+from millstream.cli.pipeline.common import (
+    PipelineCommand,
+    SparkOpener,
+    Steps,
+    parse_pairs,
+    show_summary,
+    spark_options,
+)
 from millstream.envelope import PRIORITIES
 from millstream.errors import MissingExtra
 from millstream.settings import load_settings
+from millstream.spark.tables import split_source
 
 # The options of the sink that name a column: --queue-column and so on.
 COLUMNS = {
@@ -36,7 +45,18 @@ def column_options(function: Any) -> Any:
     return function
 
 
-@click.command("enqueue")
+def check_options(given: Mapping[str, Any]) -> None:
+    """Refuse options that do not go together: a slip in them should not cost the start of a JVM."""
+    if given["url"] is not None and given["connection"] is not None:
+        raise click.UsageError("give --url or --connection, not both")
+    if (given["job_type"] is None) == (given["job_type_column"] is None):
+        raise click.UsageError("say which jobs they are, by one of: --job-type, --job-type-column")
+    if given["again"] and given["name"] is not None:
+        raise click.UsageError("--again makes a name of its own for this run; leave out --name")
+    split_source(given["source"])
+
+
+@click.command("enqueue", cls=PipelineCommand, check=check_options)
 @click.option(
     "--source",
     required=True,
@@ -83,16 +103,12 @@ def command(
     pushed once: a run that was interrupted may be repeated, and a second run with the same --name, or
     without one over the same rows, adds nothing.
     """
-    if url is not None and connection is not None:
-        raise click.UsageError("give --url or --connection, not both")
     if url is None and not dry_run:
         url, options["prefix"] = _place(connection, options["prefix"])
     try:
         from millstream.spark.enqueue import enqueue, preview  # noqa: PLC0415 - imports PySpark, an extra
-        from millstream.spark.tables import split_source  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingExtra("spark", (error.name or "pyspark").partition(".")[0]) from error
-    split_source(source)  # a slip in it should not cost the start of a JVM
     picked = [name.strip() for name in fields.split(",")] if fields else None
     spark = open_spark()
     with Steps(spark) as steps:

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from millstream.cli.common import FAILED, OK, Duration, Since, age, console, show_json, table
-from millstream.cli.pipeline.common import SparkOpener, Steps, spark_options
+from millstream.cli.pipeline.common import PipelineCommand, SparkOpener, Steps, spark_options
+from millstream.errors import InvalidInput
 from millstream.settings import load_settings
 
 if TYPE_CHECKING:
@@ -20,24 +21,55 @@ DIMENSIONS = ("type", "queue", "priority", "tenant")  # as in millstream.spark.m
 _NUMBERS = ("jobs", "failed", "retried", "wait p50", "wait p95", "run p50", "run p95", "wasted")
 
 
-@click.command("metrics")
+def parse_dimensions(_: click.Context, parameter: click.Parameter, text: str) -> list[str]:
+    """The names in ``--by``."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in DIMENSIONS:
+            raise click.BadParameter(
+                f"cannot group by {name!r}; choose from {', '.join(DIMENSIONS)}", param=parameter
+            )
+    return names
+
+
+def parse_window(_: click.Context, parameter: click.Parameter, text: str) -> str:
+    """The text of ``--window``, checked where PySpark is there to check it."""
+    try:
+        from millstream.spark.metrics import seconds_of  # noqa: PLC0415 - imports PySpark, an extra
+    except ModuleNotFoundError:
+        return text
+    try:
+        seconds_of(text, "window")
+    except InvalidInput as error:
+        raise click.BadParameter(str(error), param=parameter) from None
+    return text
+
+
+@click.command("metrics", cls=PipelineCommand)
 @click.argument("source", required=False)
 @click.option(
     "--archive", is_flag=True, help="SOURCE is a SQL database: read its archive, not its history stream."
 )
 @click.option("--prefix", help="Whose history stream: the prefix of the queues.")
-@click.option("--window", default="1 minute", show_default=True, help="The width of a row of the table.")
+@click.option("--window", default="1 minute", show_default=True, callback=parse_window,
+              help="The width of a row of the table.")  # fmt: skip
 @click.option(
     "--by",
     default=",".join(DIMENSIONS),
     show_default=True,
+    callback=parse_dimensions,
     help="The groups of the table, with commas between.",
 )
 @click.option("--since", type=Since(), help="Records from then on: 2h, or 2026-01-31T12:00.")
 @click.option("--until", type=Since(), help="Records before then.")
-@click.option("--workers", type=float, help="How many jobs can run at once: for the forecast.")
+@click.option("--workers", type=click.FloatRange(min=0, min_open=True), metavar="N",
+              help="How many jobs can run at once: for the forecast.")  # fmt: skip
 @click.option(
-    "--target", type=float, default=0.8, show_default=True, help="How busy workers should be at most."
+    "--target",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.8,
+    show_default=True,
+    help="How busy workers should be at most.",
 )
 @click.option("--horizon", type=Duration(), help="How far to look ahead. [default: as far as it looks back]")
 @click.option(
@@ -54,7 +86,7 @@ def command(
     archive: bool,
     prefix: str | None,
     window: str,
-    by: str,
+    by: list[str],
     since: datetime | None,
     until: datetime | None,
     workers: float | None,
@@ -85,7 +117,7 @@ def command(
             archive=archive,
             prefix=prefix,
             window=window,
-            by=[name.strip() for name in by.split(",") if name.strip()],
+            by=by,
             since=since,
             until=until,
             workers=workers,

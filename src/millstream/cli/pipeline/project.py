@@ -5,18 +5,37 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from millstream.cli.common import OK, Duration
-from millstream.cli.pipeline.common import SparkOpener, Steps, show_summary, spark_options
+from millstream.cli.pipeline.common import PipelineCommand, SparkOpener, Steps, show_summary, spark_options
 from millstream.settings import load_settings
 
 
-@click.command("project")
+def check_options(given: Mapping[str, Any]) -> None:
+    """Refuse options that do not go together."""
+    rebuilds = given["rebuild"] or given["rebuild_from"]
+    if given["rebuild"] and given["rebuild_from"]:
+        raise click.UsageError("--rebuild is from the stream alone, --rebuild-from from an archive: give one")
+    if given["every"] is not None and rebuilds:
+        raise click.UsageError("a rebuild ends by itself; run it first, then with --every")
+
+
+def parse_json(_: click.Context, parameter: click.Parameter, text: str | None) -> Any:
+    """The value of an option that is JSON."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"it is not JSON: {error}", param=parameter) from None
+
+
+@click.command("project", cls=PipelineCommand, check=check_options)
 @click.argument("stream")
 @click.argument("table", metavar="TABLE")
 @click.option("--url", help="Where the stream is. [default: the connection of millstream.toml]")
@@ -24,7 +43,8 @@ from millstream.settings import load_settings
     "--key", required=True, help="A field of the data (order.customer), @stream, @type, or @header.NAME."
 )
 @click.option("--fold", required=True, metavar="MODULE:NAME", help="A function (state, event) -> state.")
-@click.option("--initial", metavar="JSON", help="The state before the first event. [default: null]")
+@click.option("--initial", metavar="JSON", callback=parse_json,
+              help="The state before the first event. [default: null]")  # fmt: skip
 @click.option("--columns", metavar="DDL", help="Columns to take out of the state, such as 'balance double'.")
 @click.option("--rebuild", is_flag=True, help="Fold the whole stream anew, and replace the table.")
 @click.option(
@@ -46,17 +66,13 @@ def command(
     stream: str,
     table: str,
     url: str | None,
-    initial: str | None,
+    initial: Any,
     every: float | None,
     allow_data_loss: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
     """Bring TABLE (Delta) up to date with the events of STREAM: one row of state per key."""
-    if options["rebuild"] and options["rebuild_from"]:
-        raise click.UsageError("--rebuild is from the stream alone, --rebuild-from from an archive: give one")
-    if every is not None and (options["rebuild"] or options["rebuild_from"]):
-        raise click.UsageError("a rebuild ends by itself; run it first, then with --every")
     spark = open_spark()
     from millstream.spark.projections import project  # noqa: PLC0415 - after the session has looked for PySpark
 
@@ -66,7 +82,7 @@ def command(
             url or _default_url(),
             stream,
             table=table,
-            initial=_json(initial),
+            initial=initial,
             every=every,
             stop=stop,
             fail_on_data_loss=not allow_data_loss,
@@ -80,15 +96,6 @@ def command(
 def _default_url() -> str:
     settings = load_settings()
     return settings.connections[settings.default].url
-
-
-def _json(text: str | None) -> Any:
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise click.UsageError(f"--initial is not JSON: {error}") from None
 
 
 @contextmanager

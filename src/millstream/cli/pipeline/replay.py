@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
 
 from millstream.cli.common import console, show_json
 from millstream.cli.common import table as rich_table
-from millstream.cli.pipeline.common import SparkOpener, Steps, show_summary, spark_options
+from millstream.cli.pipeline.common import PipelineCommand, SparkOpener, Steps, show_summary, spark_options
 from millstream.cli.pipeline.stopping import stop_on_signals
 from millstream.envelope import PRIORITIES
 
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
     from millstream.spark.replaying import ReplaySummary
 
 
-@click.command("replay")
+def check_options(given: Mapping[str, Any]) -> None:
+    """Refuse options that do not go together."""
+    if given["url"] is None and not given["dry_run"]:
+        raise click.UsageError("--run needs --url: say where the jobs are to be pushed")
+
+
+@click.command("replay", cls=PipelineCommand, check=check_options)
 @click.option("--table", required=True, metavar="PATH", help="The archive: a Delta table of job history.")
 @click.option(
     "--where", required=True, metavar="SQL", help="Which jobs: \"state = 'failed' AND type = 'x'\"."
@@ -70,8 +77,6 @@ def command(
     Without --run nothing is pushed: it counts what would be, and shows a sample. A replay that was killed
     goes on when it is run again; one that is done pushes nothing.
     """
-    if url is None and not dry_run:
-        raise click.UsageError("--run needs --url: say where the jobs are to be pushed")
     spark = open_spark()
     from millstream.spark.replaying import replay  # noqa: PLC0415 - needs the extra, which open_spark looked for
 

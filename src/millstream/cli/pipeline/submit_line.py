@@ -7,9 +7,7 @@ import click
 from millstream.cli.pipeline.common import parse_pairs
 
 
-@click.command(
-    "submit-line", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
-)
+@click.command("submit-line", context_settings={"allow_interspersed_args": False})
 @click.option("--master", required=True, metavar="MASTER", help="yarn, k8s://https://host:6443 or spark://….")
 @click.option("--deploy-mode", default="cluster", show_default=True, help="cluster or client.")
 @click.option("--environment", metavar="FILE", help="A packed environment with Millstream in it (YARN).")
@@ -20,7 +18,9 @@ from millstream.cli.pipeline.common import parse_pairs
     "--conf", multiple=True, metavar="NAME=VALUE", callback=parse_pairs, help="For Spark; repeatable."
 )
 @click.argument("pipeline", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PIPELINE [OPTIONS]...")
+@click.pass_context
 def command(
+    context: click.Context,
     master: str,
     deploy_mode: str,
     environment: str | None,
@@ -33,14 +33,10 @@ def command(
     """Show the line that runs a pipeline on a cluster which starts the driver itself. Nothing is started.
 
     The options for the cluster come first, then the pipeline as it is called otherwise:
-    millstream pipeline submit-line --master yarn archive --url … --table …
+    millstream pipeline submit-line --master yarn archive --url … --history --table …
     """
-    from millstream.cli.pipeline import PIPELINES  # noqa: PLC0415 - that module imports this one's package
     from millstream.spark.submit import Submission, submit_line  # noqa: PLC0415 - few need it
 
-    runnable = [name for name in PIPELINES if name not in ("prepare", "submit-line")]
-    if pipeline[0] not in runnable:
-        raise click.UsageError(f"{pipeline[0]!r} is no pipeline; use one of: {', '.join(runnable)}")
     submission = Submission(
         master=master,
         deploy_mode=deploy_mode,
@@ -50,4 +46,20 @@ def command(
         ship=ship,
         conf=conf,
     )
-    click.echo(submit_line(pipeline, submission))
+    line = submit_line(pipeline, submission)
+    _check(context, pipeline[0], list(pipeline[1:]))
+    click.echo(line)
+
+
+def _check(context: click.Context, name: str, arguments: list[str]) -> None:
+    """Let the pipeline's own command read its arguments, and raise what it raises. It is not run."""
+    from millstream.cli.pipeline import PIPELINES  # noqa: PLC0415 - that module imports this one's package
+    from millstream.cli.pipeline import command as pipelines  # noqa: PLC0415
+
+    runnable = [known for known in PIPELINES if known not in ("prepare", "submit-line")]
+    if name not in runnable:
+        raise click.UsageError(f"{name!r} is no pipeline; use one of: {', '.join(runnable)}")
+    found = pipelines.get_command(context, name)
+    assert found is not None
+    with found.make_context(name, arguments, parent=context.parent):
+        pass

@@ -20,6 +20,7 @@ from millstream.spark.archiving.location import Location, parse_location
 from millstream.spark.archiving.positions import TIDY_EVERY, Batch, Positions
 from millstream.spark.archiving.table import ArchiveTable, source_name
 from millstream.spark.archiving.writing import by_day
+from millstream.spark.statetable import StateTable
 from tests.spark.archives import EVENTS, SOURCE, events, write
 
 
@@ -43,6 +44,16 @@ def test_files_that_were_written_and_not_committed_are_not_in_the_table(table: A
     write(Path(table.location.uri), [events(10)])
     assert rows(table) == []
     assert table.committed() == 0
+
+
+def test_a_table_with_a_broken_log_is_one_line(table: ArchiveTable) -> None:
+    (log,) = Path(table.location.uri, "_delta_log").glob("*0.json")
+    log.write_text("{broken")
+    opened = (table.open, StateTable(table.location.uri, "x").open)
+    for open_it in opened:
+        with pytest.raises(ConfigurationError, match=r"cannot be opened: .*Json error") as raised:
+            open_it()
+        assert "\n" not in str(raised.value)
 
 
 def test_a_batch_that_is_committed_twice_adds_nothing(table: ArchiveTable) -> None:

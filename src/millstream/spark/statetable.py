@@ -17,7 +17,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from millstream.errors import ConfigurationError, TableConflict
 from millstream.spark.archiving.location import parse_location
 from millstream.spark.archiving.reading import read_files
-from millstream.spark.archiving.table import TRIES, once
+from millstream.spark.archiving.table import TRIES, once, open_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +56,7 @@ class StateTable:
             except DeltaError:
                 if not DeltaTable.is_deltatable(self.uri):  # else a second run made it at the same moment
                     raise
-        table = DeltaTable(self.uri)
+        table = open_delta(self.uri)
         known = table.metadata().description
         if table.metadata().name != NAME:
             raise ConfigurationError(f"the Delta table at {self.uri} is no projection; choose another folder")

@@ -39,6 +39,17 @@ def once(*transactions: Transaction) -> CommitProperties:
     return CommitProperties(max_commit_retries=0, app_transactions=list(transactions))
 
 
+def open_delta(uri: str) -> DeltaTable:
+    """The table at ``uri``. Raises TableNotFoundError, and ConfigurationError for one that is broken."""
+    try:
+        return DeltaTable(uri)
+    except TableNotFoundError:
+        raise
+    except DeltaError as error:
+        said = str(error).partition("\n")[0]  # a backtrace of Rust, without any names, follows
+        raise ConfigurationError(f"the table at {uri} cannot be opened: {said}") from error
+
+
 def replace_rows(uri: str, rows: pa.Table) -> None:
     """Put ``rows`` in place of the table at ``uri``, which is made where it is missing, in one commit.
 
@@ -68,14 +79,12 @@ class ArchiveTable:
     def open(self) -> DeltaTable:
         """The table as it is now. Raises ConfigurationError where there is none, or none that we can read."""
         try:
-            table = DeltaTable(self.location.uri)
+            table = open_delta(self.location.uri)
         except TableNotFoundError as error:
             raise ConfigurationError(
                 f"there is no Delta table at {self.location.uri}; make one with: "
                 f"millstream pipeline archive --table {self.location.uri} --stream …"
             ) from error
-        except DeltaError as error:
-            raise ConfigurationError(f"the table at {self.location.uri} cannot be opened: {error}") from error
         found = _UNREADABLE & set(table.protocol().reader_features or ())
         if found:
             raise ConfigurationError(

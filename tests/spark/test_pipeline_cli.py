@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -14,20 +15,24 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 from click.testing import CliRunner
+from deltalake.exceptions import DeltaError
+from pyspark.logger import PySparkLogger
 
-from millstream.cli.pipeline import PIPELINES, common
+from millstream.cli.pipeline import PIPELINES
 from millstream.cli.pipeline import command as group
-from millstream.cli.pipeline.common import SparkOpener, Steps, plain_message, show_summary, spark_options
+from millstream.cli.pipeline.common import SparkOpener, Steps, show_summary, spark_options
+from millstream.cli.pipeline.failures import plain_failure, plain_message
 from millstream.errors import InvalidInput
+from millstream.spark import quiet, session
 from tests.spark.conftest import ROOT, require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.spark.conftest import Run
 
-
-def call(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def call(
+    *arguments: str, environment: dict[str, str] | None = None, timeout: float = 60.0
+) -> subprocess.CompletedProcess[str]:
     """The program in a process of its own."""
     return subprocess.run(
         [sys.executable, "-c", "from millstream.cli import main; main()", *arguments],
@@ -35,7 +40,7 @@ def call(*arguments: str, environment: dict[str, str] | None = None) -> subproce
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=timeout,
         check=False,
     )
 
@@ -157,19 +162,85 @@ def test_else_what_spark_says_first() -> None:
     assert plain_message(RuntimeError("")) == "RuntimeError"
 
 
-def test_a_failure_inside_a_task_is_one_line(run: Run, redis7: Any, tmp_path: Path) -> None:
-    (tmp_path / "rows.json").write_text('{"a": 1, "p": "nobody"}\n')
-    done = run(
-        "pipeline", "enqueue", "--source", f"json:{tmp_path / 'rows.json'}", "--url", redis7.url,
-        "--job-type", "T", "--priority-column", "p", code=1,
+def test_the_notes_of_an_error_are_told() -> None:
+    text = (
+        "[PYTHON_EXCEPTION] An exception was thrown: Traceback (most recent call last):\n"
+        '  File "x.py", line 1, in write\nmillstream.errors.InvalidInput: T: it does not fit\n'
+        "row 1 of its partition\n SQLSTATE: 38000\n\tat org.apache.spark.X(X.scala:1)\n"
+        "Driver stacktrace:\n"
+    )
+    assert plain_message(RuntimeError(text)) == "T: it does not fit (row 1 of its partition)"
+
+
+JAVA = "An error occurred while calling o3331.load.\n: {}\n\tat java.sql/java.sql.DriverManager.x(D.java:1)\n"
+
+
+@pytest.mark.parametrize(
+    ("java", "said"),
+    [
+        ("java.io.IOException: the disk is on fire", "the disk is on fire"),
+        ("java.net.UnknownHostException: nohost", "UnknownHostException: nohost"),
+        ("java.lang.NullPointerException", "NullPointerException"),
+    ],
+)
+def test_what_java_says_is_told(java: str, said: str) -> None:
+    assert plain_message(RuntimeError(JAVA.format(java))) == said
+
+
+@pytest.mark.parametrize(
+    ("java", "said"),
+    [
+        ("java.sql.SQLException: No suitable driver", "No suitable driver; "),
+        ("java.lang.ClassNotFoundException: org.postgresql.Driver", "ClassNotFoundException: org.postgresql"),
+    ],
+)
+def test_a_database_without_a_driver_says_what_to_give(java: str, said: str) -> None:
+    message = plain_message(RuntimeError(JAVA.format(java)))
+    assert message.startswith(said)
+    assert "--conf spark.jars=" in message
+    assert "--conf spark.jars.packages=" in message
+
+
+def test_delta_tells_without_its_backtrace() -> None:
+    error = DeltaError("Kernel error: Json error\n   0: <unknown>\n   1: <unknown>\n")
+    with pytest.raises(click.ClickException) as raised, plain_failure():
+        raise error
+    assert raised.value.message == "Kernel error: Json error"
+
+
+BAD_ROW = '{"a": 1, "p": "high"}\n{"a": 2, "p": "nobody"}\n'
+
+
+@pytest.mark.timeout(300)
+def test_a_failure_inside_a_task_is_one_line_of_the_real_program(tmp_path: Path) -> None:
+    """With a JVM of its own, whose log is what would be seen beside the error."""
+    require_spark()
+    (tmp_path / "rows.json").write_text(BAD_ROW)
+    done = call(
+        "pipeline", "enqueue", "--source", f"json:{tmp_path}/rows.json", "--url", f"sqlite:///{tmp_path}/q.db",
+        "--job-type", "T", "--priority-column", "p", "--name", "x", "--master", "local[1]",
+        "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1", timeout=280,
     )  # fmt: skip
-    assert done.stderr.startswith("Error: ")
-    assert "nobody" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "Error: T: 'nobody' is not a priority; use one of critical, high, default, low (or urgent, normal) "
+        "(row 1 of its partition)\n"
+    )
+
+
+def test_an_error_of_a_query_is_not_logged_as_well(spark: SparkSession) -> None:
+    loggers = [PySparkLogger.getLogger(name) for name in quiet.QUERY_LOGGERS]
+    before = [logger.level for logger in loggers]
+    try:
+        session("local[2]", log_failures=False)
+        assert [logger.isEnabledFor(logging.CRITICAL) for logger in loggers] == [False, False]
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def test_errors_of_ours_keep_their_exit_code() -> None:
-    with pytest.raises(InvalidInput), common.plain_failure():
+    with pytest.raises(InvalidInput), plain_failure():
         raise InvalidInput("x")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import millstream
 from millstream.errors import ConfigurationError, InvalidInput, MissingExtra
-from millstream.spark import cds, session
+from millstream.spark import cds, quiet, session
 from millstream.spark.java import Java, find_java
 from millstream.spark.package import package_zip
 from millstream.spark.quiet import LineFilter
@@ -120,6 +120,80 @@ def test_the_filter_drops_noise_in_pieces_of_any_size(size: int) -> None:
     shown = b"".join(lines.feed(text[at : at + size]) for at in range(0, len(text), size)) + lines.rest()
     kept = text.splitlines(keepends=True)
     assert shown == kept[1] + b"".join(kept[3:])
+
+
+def dropped(text: bytes, size: int) -> bytes:
+    """What the filter lets through of ``text`` in pieces of ``size``."""
+    lines = LineFilter()
+    return b"".join(lines.feed(text[at : at + size]) for at in range(0, len(text), size)) + lines.rest()
+
+
+DAEMON = b"""Traceback (most recent call last):
+  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager
+  File "/x/pyspark.zip/pyspark/daemon.py", line 95, in worker
+%s
+"""
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"Starting Streaming TransformWithStateInPandas Python worker.\n\n",
+        b"Streaming TransformWithStateInPandas Python worker Starting execution of UDF: <bound x>.\n\n",
+        DAEMON % b"BrokenPipeError: [Errno 32] Broken pipe",
+        DAEMON % b"ConnectionResetError: [Errno 104] Connection reset by peer",
+    ],
+    ids=["a worker starts", "a worker tells", "a broken pipe", "a reset"],
+)
+def test_the_filter_drops_what_workers_say_of_no_news(noise: bytes, size: int) -> None:
+    assert dropped(b"before\n" + noise + b"\nafter", size) == b"before\n\nafter"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize(
+    "news",
+    [
+        DAEMON % b"MemoryError",
+        (DAEMON % b"BrokenPipeError: x").replace(b"pyspark/daemon.py", b"app/jobs.py"),
+        b'Traceback (most recent call last):\n  File "x.py", line 1',  # and no more of it
+        b"Streaming was stopped\n\n",
+        b"Trace",
+    ],
+    ids=["another error", "another program", "half of one", "another text", "the begin of one"],
+)
+def test_the_filter_keeps_other_news(news: bytes, size: int) -> None:
+    assert dropped(b"before\n" + news, size) == b"before\n" + news
+
+
+def test_a_log_without_the_failures_that_are_raised(tmp_path: Path) -> None:
+    (short,) = quiet.log_options("ERROR", tmp_path, failures=False)
+    (whole,) = quiet.log_options("ERROR", tmp_path)
+    texts = [Path(option.partition("file://")[2]).read_text() for option in (short, whole)]
+    assert ["RegexFilter" in text for text in texts] == [True, False]
+
+
+def test_a_level_that_was_asked_for_shows_everything(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Of what `session` would start; no second JVM is needed to see it."""
+    from pyspark import SparkContext
+
+    started: list[tuple[str, bool]] = []
+    module = sys.modules["millstream.spark.session"]  # the package has a function of that name
+    monkeypatch.setenv("MILLSTREAM_CACHE", str(tmp_path))
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(
+        module,
+        "_launch",
+        lambda java, conf, *, show_all: started.append((conf.get("spark.driver.extraJavaOptions"), show_all)),
+    )
+    monkeypatch.setattr(module, "_build", lambda builder, settings: None)
+    session("local[1]", log_failures=False)
+    session("local[1]", log_failures=False, conf={"spark.log.level": "WARN"})
+    assert [show_all for _, show_all in started] == [False, True]
+    assert ["-raised.properties" in options for options, _ in started] == [True, False]
 
 
 # -- the package for executors ---------------------------------------------------------------------

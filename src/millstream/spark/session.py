@@ -31,6 +31,7 @@ MASTERS = (
 )  # fmt: skip
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # in the environment of a program that spark-submit started
+LOG_LEVEL = "spark.log.level"  # who sets it wants to see everything
 USE_ARCHIVE = "spark.millstream.cds"  # "false" starts without the class archive
 
 
@@ -40,10 +41,13 @@ def session(
     app_name: str = "millstream",
     conf: Mapping[str, str] | None = None,
     ship: bool = False,
+    log_failures: bool = True,
 ) -> SparkSession:
     """The SparkSession on ``master``: a new one, or the one that this process has.
 
-    ``conf`` are Spark's own settings. ``ship`` sends the package ``millstream`` to the executors, for a
+    ``conf`` are Spark's own settings; with ``spark.log.level`` among them nothing at all is kept off the
+    screen. ``log_failures=False`` is for a program that shows errors itself: what Spark raises it does not
+    also log. ``ship`` sends the package ``millstream`` to the executors, for a
     cluster that has its dependencies but not itself; ``format("millstream")`` is found there as well.
 
     Raises MissingExtra where PySpark is not installed, MissingJava where no Java will do, and
@@ -58,7 +62,13 @@ def session(
         spark = _connect(master, app_name, wanted)
     else:
         running = SparkContext._active_spark_context
-        spark = _start(master, app_name, wanted) if running is None else _join(running, master, wanted)
+        spark = (
+            _start(master, app_name, wanted, log_failures)
+            if running is None
+            else _join(running, master, wanted)
+        )
+    if not log_failures and LOG_LEVEL not in wanted:
+        quiet.silence_query_errors()
     if ship:
         _ship(spark)
     return spark
@@ -77,7 +87,7 @@ def check_settings(master: str, conf: Mapping[str, str] | None) -> dict[str, str
     for name in wanted:
         if not name.startswith("spark."):
             raise InvalidInput(f"{name!r} is no setting of Spark: their names begin with 'spark.'")
-    level = wanted.get("spark.log.level", "ERROR").upper()
+    level = wanted.get(LOG_LEVEL, "ERROR").upper()
     if level not in quiet.LEVELS:
         raise InvalidInput(f"spark.log.level cannot be {level!r}; use one of: {', '.join(quiet.LEVELS)}")
     return wanted
@@ -87,7 +97,7 @@ def defaults(master: str) -> dict[str, str]:
     """What differs from Spark's own defaults, and why."""
     chosen = {
         "spark.ui.showConsoleProgress": "false",  # it would write over a program's own output
-        "spark.log.level": "ERROR",
+        LOG_LEVEL: "ERROR",
     }
     if is_local(master):
         cores = re.fullmatch(r"local\[(\d+)(,\d+)?\]", master)
@@ -105,7 +115,7 @@ def defaults(master: str) -> dict[str, str]:
 # -- a JVM of our own ------------------------------------------------------------------------------
 
 
-def _start(master: str, app_name: str, wanted: Mapping[str, str]) -> SparkSession:
+def _start(master: str, app_name: str, wanted: Mapping[str, str], log_failures: bool) -> SparkSession:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -118,8 +128,10 @@ def _start(master: str, app_name: str, wanted: Mapping[str, str]) -> SparkSessio
     settings = {**defaults(master), **wanted}
     if SparkContext._gateway is None:
         java = find_java()
-        settings[DRIVER_OPTIONS] = " ".join(_jvm_options(java, settings))
-        _launch(java, _spark_conf(SparkConf(), master, app_name, settings))
+        show_all = LOG_LEVEL in wanted
+        options = _jvm_options(java, settings, log_failures=log_failures or show_all)
+        settings[DRIVER_OPTIONS] = " ".join(options)
+        _launch(java, _spark_conf(SparkConf(), master, app_name, settings), show_all=show_all)
     return _build(SparkSession.builder.master(master).appName(app_name), settings)
 
 
@@ -134,9 +146,9 @@ def _spark_conf(made: SparkConf, master: str, app_name: str, settings: Mapping[s
     return made.setAll(list(settings.items()))
 
 
-def _jvm_options(java: Java, settings: Mapping[str, str]) -> list[str]:
+def _jvm_options(java: Java, settings: Mapping[str, str], *, log_failures: bool) -> list[str]:
     """Ours first: of two options of the same name, the JVM takes the last, which is the caller's."""
-    options = quiet.log_options(settings["spark.log.level"], cache_folder())
+    options = quiet.log_options(settings[LOG_LEVEL], cache_folder(), failures=log_failures)
     if settings.get(USE_ARCHIVE, "true").lower() != "false":
         options += cds.use_options(java)
     if given := settings.get(DRIVER_OPTIONS):
@@ -144,19 +156,20 @@ def _jvm_options(java: Java, settings: Mapping[str, str]) -> list[str]:
     return options
 
 
-def _launch(java: Java, conf: SparkConf) -> None:
+def _launch(java: Java, conf: SparkConf, *, show_all: bool) -> None:
     """Start the JVM and make it the one that PySpark uses in this process."""
     from pyspark import SparkContext  # noqa: PLC0415
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
-    stderr = quiet.StderrFilter()
+    stderr = None if show_all else quiet.StderrFilter()
     try:
         with _java_home(java):
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                conf, popen_kwargs={"stderr": stderr.writing}
+                conf, popen_kwargs={} if stderr is None else {"stderr": stderr.writing}
             )
     finally:
-        stderr.started()
+        if stderr is not None:
+            stderr.started()
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from millstream.cli.pipeline.common import plain_failure
+from millstream.cli.pipeline.failures import plain_failure
 
 # The order is that of the help: keep it, look at it, use it again.
 PIPELINES = {

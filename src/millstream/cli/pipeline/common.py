@@ -1,12 +1,11 @@
-"""What the pipelines share: a session by --master and --conf, a progress display, a summary, plain errors."""
+"""What the pipelines share: a session by --master and --conf, a progress display, a summary."""
 
 from __future__ import annotations
 
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -76,7 +75,8 @@ class SparkOpener:
             raise MissingExtra("spark", (error.name or "pyspark").partition(".")[0]) from error
         was_there = SparkSession.getActiveSession() is not None
         name = app_name or f"millstream pipeline {self._context.info_name or ''}".strip()
-        spark = session(self.master, app_name=name, conf=self.conf, ship=self.ship)
+        # What fails ends the command, with a message of its own.
+        spark = session(self.master, app_name=name, conf=self.conf, ship=self.ship, log_failures=False)
         if not was_there:
             self._context.call_on_close(spark.stop)
         return spark
@@ -239,34 +239,3 @@ def _readable(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(_readable(item) for item in value) or "-"
     return str(value)
-
-
-@contextmanager
-def plain_failure() -> Iterator[None]:
-    """Turn what PySpark raises into one plain message (exit code 1); other errors pass unchanged.
-
-    A failure inside the data source comes wrapped in a Java error with two stack traces. A person needs its
-    last line: what went wrong, and what to do.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not _is_from_spark(error):
-            raise
-        raise click.ClickException(plain_message(error)) from error
-
-
-def _is_from_spark(error: Exception) -> bool:
-    return type(error).__module__.split(".")[0] in {"pyspark", "py4j"}
-
-
-def plain_message(error: Exception) -> str:
-    """The part of a PySpark error that says what is wrong."""
-    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
-    for line in reversed(lines):  # the innermost error of the package, below both stack traces
-        if line.startswith("millstream.") and ": " in line:
-            return line.partition(": ")[2]
-    for line in lines:
-        if line.startswith(("[", "Caused by: ")):
-            return line
-    return lines[0] if lines else type(error).__name__

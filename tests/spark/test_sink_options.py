@@ -120,8 +120,10 @@ def test_a_column_that_does_not_fit_is_named(
 def test_overwriting_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="append"):
         batch_writer(PLAIN, ENTRIES, True)
-    with pytest.raises(ConfigurationError, match="complete"):
+    with pytest.raises(ConfigurationError, match="complete") as raised:
         stream_writer(PLAIN, ENTRIES, True)
+    assert '"append"' in str(raised.value)
+    assert '"update"' not in str(raised.value)  # Spark refuses that one itself
 
 
 def test_the_columns_of_a_registered_job_must_be_its_fields() -> None:

@@ -40,7 +40,8 @@ def stream_writer(schema: StructType, options: Mapping[str, str], overwrite: boo
     if overwrite:
         raise ConfigurationError(
             'outputMode("complete") replaces the whole result at every batch, and a stream only grows; '
-            'use "append" or "update"'
+            'use outputMode("append"), with a watermark where rows are aggregated, or write each batch with '
+            "foreachBatch"
         )
     return StreamWriter(_plan(schema, read_options(options)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream import Job, Queue, connect
-from millstream.errors import ConfigurationError, InvalidInput
+from millstream.errors import ConfigurationError, InvalidInput, MillstreamError
 from millstream.spark.enqueue import enqueue, preview
 from millstream.spark.sink.options import JobWriteOptions, read_options
 from millstream.spark.sink.targets import open_target
@@ -345,6 +346,40 @@ def test_what_spark_says_becomes_one_line(run: Run, redis7: RedisServer) -> None
     assert done.stderr.startswith("Error: [PATH_NOT_FOUND]")
     assert "Traceback" not in done.stderr
     assert "\tat org." not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"queue_column": "nope"},
+            "queueColumn='nope': there is no such column; there are number, who, team",
+        ),
+        ({"queue_column": "whom"}, "did you mean 'who'?"),
+        ({"tags_column": "number"}, "tagsColumn='number': the column is of the type bigint"),
+        ({"fields": ["number"], "queue_column": "nope"}, "there is no column 'nope'"),
+        ({"job_module": "tests.spark.test_enqueue", "job_type": "enqueuetest.Great"}, "enqueuetest.Great"),
+        ({"job_module": "tests.nowhere"}, "jobModule='tests.nowhere' cannot be imported"),
+        ({"job_module": "tests.spark.test_enqueue", "id_column": "who"}, "the field 'who' has no default"),
+        ({"job_type": None}, "needs job_type"),
+        ({"name": " "}, "cannot be empty"),
+        ({"name": "x", "again": True}, "leave out name"),
+        ({"url": "memory://"}, "memory:// lives in one process"),
+    ],
+)
+def test_preview_refuses_what_an_enqueue_would(
+    spark: SparkSession, people: DataFrame, options: dict[str, Any], said: str
+) -> None:
+    given = {"url": "redis://127.0.0.1:1", "job_type": "enqueuetest.Greet", **options}
+    with pytest.raises(MillstreamError, match=re.escape(said)):
+        preview(spark, people, **given)
+
+
+def test_a_dry_run_checks_the_columns(run: Run, parquet: str) -> None:
+    call = ("pipeline", "enqueue", "--source", parquet, "--url", "redis://127.0.0.1:1", "--job-type", "T")
+    done = run(*call, "--queue-column", "nope", "--dry-run", code=2)
+    assert done.stderr.startswith("Error: queueColumn='nope': there is no such column; ")
+    assert done.stdout == ""
 
 
 def test_preview_writes_nothing(spark: SparkSession, people: DataFrame) -> None:

@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from millstream.errors import InvalidInput
+from millstream.spark.sink import batch_writer
 from millstream.spark.sink.options import JobWriteOptions, read_options
 from millstream.spark.sink.staging import publish_once
 from millstream.spark.sink.targets import open_target
@@ -76,17 +79,12 @@ def enqueue(
     """
     started = time.monotonic()
     tell = on_progress or _silent
-    if again and name is not None:
-        raise InvalidInput("again=True makes a name of its own for this run; leave out name")
-    if name is not None and not name.strip():
-        raise InvalidInput("the name of an enqueue cannot be empty; leave it out to name it by its content")
-    checked = _checked(url, job_type, options)
+    checked = _agreed(url, job_type, name, again, options)
     if name is None:
         tell("reading", 0, None)
         frame = _rows(spark, source, fields, checked, reader_options, views)
         name = f"once-{secrets.token_hex(8)}" if again else f"content-{_digest(frame, checked)}"
     else:
-        _checked(url, job_type, {**options, "write_id": f"enqueue-{name}"})
         frame = None
     kind = checked["jobType"] if job_type else f"by column {checked['jobTypeColumn']}"
     fenced = {**checked, "writeId": f"enqueue-{name}"}
@@ -108,19 +106,52 @@ def enqueue(
 def preview(
     spark: SparkSession,
     source: DataFrame | str,
+    url: str | None = None,
+    job_type: str | None = None,
     *,
+    name: str | None = None,
+    again: bool = False,
     fields: Mapping[str, str] | list[str] | None = None,
     reader_options: Mapping[str, str] | None = None,
     views: Mapping[str, str] | None = None,
     sample: int = 5,
+    **options: object,
 ) -> tuple[int, list[dict[str, object]]]:
-    """How many jobs an enqueue of ``source`` would push, and the first rows. Nothing is written."""
-    frame = _rows(spark, source, fields, {}, reader_options, views)
+    """How many jobs an enqueue of ``source`` would push, and the first rows. Nothing is written.
+
+    With a ``url`` the arguments are those of `enqueue`, and what that would refuse before it reads a row is
+    refused: options, columns, the job's module and type. Nothing is sent there.
+    """
+    checked = {} if url is None else _agreed(url, job_type, name, again, options)
+    frame = _rows(spark, source, fields, checked, reader_options, views)
+    if checked:
+        _check_columns(frame, checked)
     return frame.count(), [row.asDict(recursive=True) for row in frame.limit(sample).collect()]
 
 
 def _silent(what: str, done: int, total: int | None) -> None:
     """Where nobody looks."""
+
+
+def _agreed(
+    url: str, job_type: str | None, name: str | None, again: bool, options: Mapping[str, object]
+) -> dict[str, str]:
+    """The sink's options as texts, with a name that can be used."""
+    if again and name is not None:
+        raise InvalidInput("again=True makes a name of its own for this run; leave out name")
+    if name is not None and not name.strip():
+        raise InvalidInput("the name of an enqueue cannot be empty; leave it out to name it by its content")
+    if name is not None:
+        _checked(url, job_type, {**options, "write_id": f"enqueue-{name}"})
+    return _checked(url, job_type, options)
+
+
+def _check_columns(frame: DataFrame, options: Mapping[str, str]) -> None:
+    """Raise what the sink would: for columns that are not there or do not fit, and for the job's type."""
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # where Spark's own Python looks for the job's module, too
+    batch_writer(frame.schema, options, overwrite=False)
 
 
 def _checked(url: str, job_type: str | None, options: Mapping[str, object]) -> dict[str, str]:

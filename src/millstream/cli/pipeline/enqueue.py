@@ -82,7 +82,9 @@ def check_options(given: Mapping[str, Any]) -> None:
 @column_options
 @click.option("--name", metavar="TEXT", help="A second run of that name adds nothing.  [default: by content]")
 @click.option("--again", is_flag=True, help="Push once more what was pushed before.")
-@click.option("--dry-run", is_flag=True, help="Only show how many rows there are, and the first.")
+@click.option(
+    "--dry-run", is_flag=True, help="Check it all, and show how many rows there are, and the first."
+)
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON.")
 @spark_options
 def command(
@@ -103,7 +105,7 @@ def command(
     pushed once: a run that was interrupted may be repeated, and a second run with the same --name, or
     without one over the same rows, adds nothing.
     """
-    if url is None and not dry_run:
+    if url is None:
         url, options["prefix"] = _place(connection, options["prefix"])
     try:
         from millstream.spark.enqueue import enqueue, preview  # noqa: PLC0415 - imports PySpark, an extra
@@ -111,22 +113,13 @@ def command(
         raise MissingExtra("spark", (error.name or "pyspark").partition(".")[0]) from error
     picked = [name.strip() for name in fields.split(",")] if fields else None
     spark = open_spark()
+    options |= {"fields": picked, "reader_options": reader_options, "views": views}
     with Steps(spark) as steps:
         if dry_run:
             steps("reading")
-            count, rows = preview(spark, source, fields=picked, reader_options=reader_options, views=views)
+            count, rows = preview(spark, source, url, **options)
         else:
-            assert url is not None
-            done = enqueue(
-                spark,
-                source,
-                url,
-                fields=picked,
-                reader_options=reader_options,
-                views=views,
-                on_progress=steps,
-                **options,
-            )
+            done = enqueue(spark, source, url, on_progress=steps, **options)
     if not dry_run:
         show_summary(done, title="Enqueued", as_json=as_json)
     elif as_json:

@@ -14,10 +14,13 @@ from millstream.errors import InvalidInput
 pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from millstream.spark.figures import Figures, Percentiles
 from millstream.spark.forecast import forecast
 from millstream.spark.metrics import ErrorCount, MetricsResult, Step
-from millstream.spark.plots import png, span_text
+from millstream.spark.plots import Plot, activity, busy, png, span_text, waits
 from millstream.spark.report import capacity_text, page, write_report
 
 EVIL = '<script>alert("x")</script>'
@@ -100,10 +103,58 @@ def test_the_page_stands_alone_and_is_well_formed(text: str) -> None:
 def test_every_plot_has_its_words_and_follows_the_page(text: str) -> None:
     reader = Reader()
     reader.feed(text)
-    assert len(reader.labels) == text.count("<figcaption>") == 5
+    assert text.count("<figcaption>") == 5
+    assert len(reader.labels) == 2 * 5  # for a broad page and for a narrow one
     assert all(len(label) > 20 for label in reader.labels)
     assert "currentColor" in text
     assert "#7f7e7d" not in text
+
+
+def test_plots_fit_a_phone_with_letters_that_can_be_read(text: str) -> None:
+    widths = [float(width) for width in re.findall(r'viewBox="0 0 ([\d.]+) ', text)]
+    assert sorted(set(map(round, widths))) == [302, 547]
+    assert re.findall(r"<svg[^>]* width=", text) == []  # each fills its place
+    assert "min-width: 30rem" not in text
+    assert text.count("<div class=broad>") == text.count("<div class=narrow>") == 5
+    small, large = (text.partition("@media (max-width: 40rem)")[place] for place in (2, 0))
+    assert ".broad { display: none; }" in small
+    assert ".narrow, .hint { display: none; }" in large
+
+
+def test_a_table_that_is_cut_says_so(text: str) -> None:
+    wide = [table for table in re.findall(r"<table.*?</table>", text) if table.count("<th ") > 4]
+    assert len(wide) == text.count("<p class=hint>") > 0
+    assert "no-repeat local" in text  # the shadow at the edge, which is covered at the end
+
+
+def drawn(plot: Plot, found: MetricsResult, width: float = 7.6) -> Axes:
+    axes = Figure(figsize=(width, 3.4)).add_subplot()
+    plot(axes, found)
+    return axes
+
+
+@pytest.mark.parametrize("plot", [activity, waits, busy])
+def test_the_time_axis_begins_where_the_first_bar_does(plot: Plot) -> None:
+    axes = drawn(plot, result(first=1_780_000_005.65, last=1_780_000_099.0))
+    assert axes.get_xlabel() == "after 2026-05-28 20:26:40 UTC"
+    assert axes.get_xticks()[0] == 0
+    low, high = axes.get_xlim()
+    assert low < 0
+    assert high > 110
+    assert all(bar.get_x() >= 0 for bar in axes.patches)
+
+
+def test_an_axis_that_begins_within_a_second_says_so() -> None:
+    steps = [Step(1_780_000_000.25 + n / 4, SOME) for n in range(4)]
+    found = result(first=1_780_000_000.3, last=1_780_000_001.1, timeline=steps, step_seconds=0.25)
+    assert drawn(activity, found).get_xlabel() == "after 2026-05-28 20:26:40.250 UTC"
+
+
+def test_a_narrow_plot_has_fewer_marks() -> None:
+    hour = [Step(1_780_000_000.0 + 600 * n, SOME) for n in range(6)]
+    found = result(last=1_780_003_600.0, step_seconds=600.0, timeline=hour)
+    broad, narrow = (drawn(activity, found, width).get_xticks() for width in (7.6, 4.2))
+    assert 2 <= len(narrow) < len(broad)
 
 
 def test_names_of_jobs_cannot_become_markup() -> None:

@@ -32,6 +32,7 @@ Plot = Callable[["Axes", "MetricsResult"], None]
 DONE, RECOVERED, RETRIED, FAILED = "#009E73", "#56B4E9", "#E69F00", "#D55E00"
 ARRIVED, LINE = "#CC79A7", "#0072B2"
 INK = "#7f7e7d"  # stands for the text colour of the page until the SVG is written
+NARROW = 5.0  # inches: a plot below it is for a phone, with fewer marks and shorter names
 SHOWN = 8  # types in a plot; the report's table has them all
 _STYLE = {
     "svg.fonttype": "none",
@@ -118,10 +119,11 @@ def activity(axes: Axes, result: MetricsResult) -> None:
 
 def waits(axes: Axes, result: MetricsResult) -> None:
     """How long jobs waited for their first attempt, over time."""
+    starts, width = _times(result)
     for name, colour, style in (("p50", DONE, "-"), ("p95", RETRIED, "--"), ("p99", FAILED, ":")):
         points = [
-            (step.start - (result.first or 0.0) + result.step_seconds / 2, getattr(step.figures.wait, name))
-            for step in result.timeline
+            (start + width / 2, getattr(step.figures.wait, name))
+            for start, step in zip(starts, result.timeline, strict=True)
             if step.figures.wait is not None
         ]
         axes.plot([x for x, _ in points], [y for _, y in points], style, color=colour, marker=".", label=name)
@@ -146,7 +148,7 @@ def run_times(axes: Axes, result: MetricsResult) -> None:
     if known:
         shortest = min(max(run.p50, 1e-6) for _, run in known)
         longest = max(run.p99 for _, run in known)
-        marks = log_ticks(shortest, longest)
+        marks = log_ticks(shortest, longest, most=_most_marks(axes))
         axes.set_xlim(marks[0] * 0.85, max(marks[-1], longest, marks[0] * 2) * 1.18)
         axes.xaxis.set_major_locator(FixedLocator(marks))
     axes.xaxis.set_major_formatter(FuncFormatter(_duration_tick))
@@ -208,22 +210,32 @@ def _dress(axes: Axes, ink: str) -> None:
 
 
 def _legend(axes: Axes, ink: str) -> None:
-    handles, _ = axes.get_legend_handles_labels()
+    handles, labels = axes.get_legend_handles_labels()
+    columns = 2 if _is_narrow(axes) and len("".join(labels)) > 25 else 5
     if handles:
         # Above the plot: it never covers data, whatever the data are.
         axes.legend(
-            loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=5, frameon=False, labelcolor=ink,
+            loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, frameon=False, labelcolor=ink,
             borderaxespad=0.1, columnspacing=1.2, handlelength=1.4, fontsize=9,
         )  # fmt: skip
 
 
+def _is_narrow(axes: Axes) -> bool:
+    return axes.get_figure(root=True).get_figwidth() < NARROW  # type: ignore[union-attr]  # it has one
+
+
+def _most_marks(axes: Axes) -> int:
+    return 4 if _is_narrow(axes) else 7
+
+
 def _names(axes: Axes, names: list[str]) -> None:
-    axes.set_yticks(range(len(names)), [_short(name) for name in names])
+    limit = 14 if _is_narrow(axes) else 26
+    axes.set_yticks(range(len(names)), [_short(name, limit) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)  # the busiest on top
     axes.grid(visible=False, axis="y")
 
 
-def _short(name: str, limit: int = 26) -> str:
+def _short(name: str, limit: int) -> str:
     """The end of a long name, from a dot on where there is one: there it differs from the others."""
     if len(name) <= limit:
         return name
@@ -236,31 +248,43 @@ def _types(result: MetricsResult) -> list[tuple[str, Any]]:
 
 
 def _times(result: MetricsResult) -> tuple[list[float], float]:
-    """Where each step begins, in seconds after the first record, and how wide it is."""
-    first = result.first or 0.0
-    return [step.start - first for step in result.timeline], result.step_seconds
+    """Where each step begins, in seconds after the begin of the first one, and how wide it is."""
+    return [step.start - _origin(result) for step in result.timeline], result.step_seconds
+
+
+def _origin(result: MetricsResult) -> float:
+    """The moment at 0 s: where the first bar begins, which is at or before the first record."""
+    return result.timeline[0].start
 
 
 def _clock(axes: Axes, result: MetricsResult) -> None:
     """The time axis: seconds from the start for a short history, times of day or dates for a long one."""
-    first = result.first or 0.0
+    first, most = _origin(result), _most_marks(axes)
     starts, width = _times(result)
     low, high = starts[0], starts[-1] + width
     if result.span < 600:
-        ticks = even_ticks(max(low, 0.0), high)
+        ticks = even_ticks(low, high, most=most)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g} s"))
-        axes.set_xlabel(f"after {datetime.fromtimestamp(first, UTC):%Y-%m-%d %H:%M:%S} UTC")
+        axes.set_xlabel(f"after {_exactly(first)} UTC")
     else:
         days = result.span >= 2 * 86400
         form = "%m-%d" if days else "%H:%M"
         # At full hours and days of the clock, not so many after the first record: a date means its midnight.
-        clock = even_ticks(first + low, first + high, least_step=86400.0 if days else 60.0)
+        clock = even_ticks(first + low, first + high, most=most, least_step=86400.0 if days else 60.0)
         ticks = [at - first for at in clock]
         axes.xaxis.set_major_formatter(
             FuncFormatter(lambda x, _: f"{datetime.fromtimestamp(first + x, UTC):{form}}")
         )
         axes.set_xlabel(f"UTC, from {datetime.fromtimestamp(first, UTC):%Y-%m-%d %H:%M}")
     axes.xaxis.set_major_locator(FixedLocator(ticks))
+    margin = (high - low) * 0.03
+    axes.set_xlim(low - margin, high + margin)  # whatever is drawn: the plots of one page have one time axis
+
+
+def _exactly(at: float) -> str:
+    """A moment to the second, or to the millisecond where it is not a full one: steps may be shorter."""
+    shown = datetime.fromtimestamp(round(at, 3), UTC)
+    return f"{shown:%Y-%m-%d %H:%M:%S}" + (f".{shown.microsecond // 1000:03}" if shown.microsecond else "")
 
 
 def _duration_tick(seconds: float, _: object) -> str:

@@ -310,8 +310,11 @@ def _style() -> str:
 
 
 def _figure(plot: plots.Plot, result: MetricsResult, words: str, height: float = 3.4) -> str:
-    drawn = plots.svg(plot, result, words, size=(7.6, height))
-    drawn = f"<div class=wide tabindex=0>{drawn}</div>"  # on a phone one moves it sideways
+    """The plot twice, of which the page shows the one that fits: letters must not shrink with the page."""
+    drawn = "".join(
+        f"<div class={place}>{plots.svg(plot, result, words, size=(width, height))}</div>"
+        for place, width in (("broad", 7.6), ("narrow", 4.2))
+    )
     return f"<figure>{drawn}<figcaption>{_text(words)}</figcaption></figure>"
 
 
@@ -321,7 +324,8 @@ def _rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool 
     lines = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     kind = " class=words" if words else ""
     table = f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
-    return f"<div class=wide tabindex=0>{table}</div>"
+    hint = "<p class=hint>Move the table sideways to see all of it.</p>" if len(columns) > 4 else ""
+    return f"{hint}<div class=wide tabindex=0>{table}</div>"
 
 
 def _text(text: object) -> str:

@@ -224,7 +224,7 @@ def test_a_failure_inside_a_task_is_one_line_of_the_real_program(tmp_path: Path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "Error: T: 'nobody' is not a priority; use one of critical, high, default, low (or urgent, normal) "
-        "(row 1 of its partition)\n"
+        "(row 2 of its partition)\n"
     )
 
 

@@ -272,7 +272,7 @@ def test_a_row_that_cannot_be_a_job_is_told_with_its_number() -> None:
     known = {"jobType": TYPE, "jobModule": MODULE}
     with pytest.raises(InvalidPayload, match="user_id: Expected `int`") as caught:
         items_of({"user_id": pa.array(["seven"])}, schema, **known)
-    assert caught.value.__notes__ == ["row 0 of its partition"]
+    assert caught.value.__notes__ == ["row 1 of its partition"]
     ids = StructType().add("key", StringType())
     with pytest.raises(InvalidData, match="every job needs an id"):
         items_of({"key": pa.array(["a", None])}, ids, idColumn="key")

@@ -161,7 +161,7 @@ class RowPacker:
             try:
                 yield self._item(payload, dict(zip(ROLES, row, strict=True)), now)
             except MillstreamError as error:
-                error.add_note(f"row {self._row} of its partition")
+                error.add_note(f"row {self._row + 1} of its partition")
                 raise
             self._row += 1
 

@@ -51,7 +51,7 @@ def test_the_demo_ends_with_a_table_and_a_report_that_say_something(tmp_path: Pa
     assert "Little's law" in done.stdout
     assert str(tmp_path / "demo" / "report.html") in done.stdout
     report = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
-    assert report.count("<svg") == 5
+    assert report.count("<svg") == 10  # five, each for a wide and for a narrow screen
     assert "shop.ResizeImage" in report
     assert (tmp_path / "demo" / "metrics.png").read_bytes().startswith(b"\x89PNG")
     assert list((tmp_path / "demo" / "metrics.parquet").glob("*.parquet"))

@@ -30,6 +30,11 @@ def switch(text: str) -> bool:
     return _SWITCH[text.lower()]
 
 
+def length_or_none(text: str) -> int | None:
+    """What a text such as "1000" or "none" means. Raises ValueError."""
+    return None if text.lower() == "none" else int(text)
+
+
 def readers(options: Mapping[str, Option]) -> dict[str, Callable[[str], Any]]:
     """The readers alone, for who takes the options apart from a URL."""
     return {name: option.read for name, option in options.items()}

@@ -84,11 +84,13 @@ class Packer:
         fresh = job._ticket is None
         if job._delay is None and not is_special(options):
             return PushItem(job_id, options.queue, options.priority, self.codec.encode(envelope), fresh=fresh)
-        fields = kind.fields_of(job)
-        if not isinstance(fields, dict):  # a task's data may be of any type
-            fields = msgspec.to_builtins(fields)
-        values = Values(job, fields, (*kind.schema.names, *fields))
-        return self._special(envelope, options, job._delay, now, values, fresh)
+        if is_unique(options):
+            fields = kind.fields_of(job)
+            if not isinstance(fields, dict):  # a task's data may be of any type
+                fields = msgspec.to_builtins(fields)
+            values = Values(job, fields, (*kind.schema.names, *fields))
+            envelope.unique_key = _unique_key(envelope, options.unique_key, values)
+        return self._special(envelope, options, job._delay, now, fresh)
 
     def pack_task(
         self,
@@ -108,8 +110,10 @@ class Packer:
             raise PayloadTooLarge(len(payload), self.max_payload)
         envelope = envelope_of(type_name, options)
         envelope.id, envelope.payload, envelope.pushed_at = new_job_id(), payload, now
-        names = fields if known is None else (*known.schema.names, *fields)
-        return self._special(envelope, options, delay, now, Values(fields, fields, names), True)
+        if is_unique(options):
+            names = fields if known is None else (*known.schema.names, *fields)
+            envelope.unique_key = _unique_key(envelope, options.unique_key, Values(fields, fields, names))
+        return self._special(envelope, options, delay, now, fresh=True)
 
     def _plain(self, type_name: str, fields: dict[str, Any]) -> msgspec.Raw:
         try:
@@ -123,18 +127,15 @@ class Packer:
         options: JobOptions,
         delay: float | datetime | None,
         now: float,
-        values: Values,
         fresh: bool,
     ) -> PushItem:
         """The item of a job that may be delayed, expire or be unique."""
-        wait, key = 0.0, None
+        wait, key = 0.0, envelope.unique_key
         if delay is not None:
             wait = max(0.0, delay.timestamp() - now) if isinstance(delay, datetime) else delay
             envelope.due_at = now + wait
         if options.expires_in is not None:
             envelope.expires_at = now + wait + options.expires_in
-        if options.unique_for is not None or options.unique_key is not None:
-            key = envelope.unique_key = _unique_key(envelope, options.unique_key, values)
         return PushItem(
             envelope.id,
             options.queue,
@@ -149,7 +150,11 @@ class Packer:
 
 def is_special(options: JobOptions) -> bool:
     """Whether a job's envelope depends on more than its id, its payload and the time."""
-    return options.unique_for is not None or options.unique_key is not None or options.expires_in is not None
+    return is_unique(options) or options.expires_in is not None
+
+
+def is_unique(options: JobOptions) -> bool:
+    return options.unique_for is not None or options.unique_key is not None
 
 
 def envelope_of(type_name: str, options: JobOptions) -> Envelope:

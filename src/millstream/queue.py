@@ -280,10 +280,12 @@ class Queue(QueueTaker):
 
     def stop(self) -> None:
         """End every worker of this queue object: no new jobs, those that run are finished."""
-        with self._workers_lock:
-            running = [worker for worker in self._workers if worker.running]
-        for worker in running:
+        for worker in self._running():
             worker.stop()
+
+    def _running(self) -> list[Worker]:
+        with self._workers_lock:
+            return [worker for worker in self._workers if worker.running]
 
     def worker(self, queues: str | Sequence[str] = ("default",), **options: Any) -> Worker:
         """A worker to be run in the background: ``with queue.worker(["emails"]) as worker: …``."""
@@ -311,6 +313,11 @@ class Queue(QueueTaker):
 
     def close(self) -> None:
         """Send what push_async still holds, end workers that run here, and give back the connections."""
+        if any(worker.is_inside() for worker in self._running()):
+            raise InvalidInput(
+                "a handler cannot close the queue of its own worker, which has yet to tell what became of "
+                "the job; call stop(), and close the queue when the worker has ended"
+            )
         try:
             self.stop()
         finally:  # a worker may have crashed, and says so

@@ -19,7 +19,8 @@ from millstream.errors import InvalidInput
 from millstream.history import Record
 from millstream.spark import records as records_module
 from millstream.spark.figures import Figures
-from millstream.spark.metrics import MetricsResult, metrics, seconds_of
+from millstream.spark.metrics import MetricsResult, metrics
+from millstream.spark.spans import seconds_of
 from tests.spark.histories import as_entries, as_rows, history
 
 if TYPE_CHECKING:

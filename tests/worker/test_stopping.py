@@ -115,6 +115,21 @@ def test_a_closed_queue_has_no_worker_that_runs(memory: Bench) -> None:
     assert not worker.running
 
 
+def test_a_handler_cannot_close_its_own_queue(memory: Bench) -> None:
+    queue = memory.queue
+
+    class Closes(Job, max_attempts=1):
+        def handle(self) -> None:
+            queue.close()
+
+    memory.push(Closes())
+    worker = memory.start()
+    until(lambda: worker.counters.buried == 1, "the job to be buried")
+    (letter,) = memory.driver.dead(memory.name)
+    assert "cannot close the queue of its own worker" in letter.error
+    assert worker.running
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_stopping_from_inside_a_handler_does_not_wait_for_it(memory: Bench, asynchronous: bool) -> None:
     queue = memory.queue

@@ -13,9 +13,7 @@ from millstream.errors import InvalidInput, InvalidName, PayloadTooLarge
 OUTCOMES = frozenset(("complete", "retry", "bury", "release"))
 MOST_NUMBER = 1 << 53  # Lua's numbers are exact up to here
 MOST_ITEMS, MOST_BYTES = 1000, 32 * 1024 * 1024  # of one step
-LONGEST_DELAY = (
-    10 * 366 * 86400.0
-)  # ten years; a longer delay is a mistake, such as a date in place of a span
+LONGEST_DELAY = 10 * 366 * 86400.0  # ten years: more is a mistake, such as a date in place of a span
 
 
 def check_queue(name: str) -> str:

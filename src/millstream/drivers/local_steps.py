@@ -53,9 +53,7 @@ class LocalState:
         if found is None:
             keys = QueueKeys(self._prefix, name)
             for stream in (*keys.streams, keys.dead):
-                if (
-                    len(stream) > MAX_NAME
-                ):  # the queue's name is within the limit, and there is more to this one
+                if len(stream) > MAX_NAME:  # the queue's name is not, and there is more to this one
                     self._broker._keep_stream(stream)
             found = self.queues[name] = LocalQueue(self._broker, keys)
         return found

@@ -25,6 +25,7 @@ from millstream.spark.figures import Figures, aggregates, figures_of, flat, with
 from millstream.spark.flaky import Flaky, flaky_types
 from millstream.spark.forecast import Forecast, forecast
 from millstream.spark.records import REASON, read_records
+from millstream.spark.spans import seconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,9 +34,6 @@ DIMENSIONS = ("type", "queue", "priority", "tenant")
 Progress = Callable[..., None]  # what is being done, how much of it is, of how much
 _STEPS = 240  # of the timeline: as many as a plot can show
 _VALUES = 1000  # of a dimension that come to the driver: the busiest ones
-_UNITS = {"ms": 0.001, "millisecond": 0.001, "s": 1.0, "second": 1.0, "m": 60.0, "minute": 60.0}
-_UNITS |= {"h": 3600.0, "hour": 3600.0, "d": 86400.0, "day": 86400.0, "week": 604800.0}
-_WINDOW = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -178,22 +176,6 @@ def windows(records: DataFrame, width: float, by: Sequence[str] = DIMENSIONS) ->
         "window_end", (F.col("window_start").cast("double") + width).cast("timestamp")
     )
     return flat(grouped, ["window_start", "window_end", *by])
-
-
-def seconds_of(text: str | float, what: str) -> float:
-    """The seconds in ``"5 minutes"``, ``"30s"`` or a number. Raises InvalidInput."""
-    found = _WINDOW.fullmatch(text) if isinstance(text, str) else None
-    if isinstance(text, (int, float)) and not isinstance(text, bool):
-        value = float(text)
-    elif found and (size := _UNITS.get(found[2].lower()) or _UNITS.get(found[2].lower().removesuffix("s"))):
-        value = float(found[1]) * size
-    else:
-        raise InvalidInput(
-            f"{what} {text!r} is no length of time; use seconds, or '30s', '5 minutes', '1 hour'"
-        )
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{what} must be above 0 seconds, not {text!r}")
-    return value
 
 
 # -- arguments -------------------------------------------------------------------------------------

@@ -9,11 +9,10 @@ something, the next thread goes on.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
@@ -22,7 +21,7 @@ from typing import Any
 from millstream.drivers.base import Reservation
 from millstream.worker.intake import Intake
 from millstream.worker.parts import Task, log
-from millstream.worker.pipeline import STILL_RUNNING, Pipeline
+from millstream.worker.pipeline import STILL_RUNNING, Pipeline, within
 from millstream.worker.watch import Interrupted, SoftTimeout, Watched, raise_in_thread
 
 
@@ -112,7 +111,7 @@ class Executor:
             result = Context().run(handle)  # of its own: no job sees another one's context variables
             if result is not None and inspect.isawaitable(result):
                 # A plain function around a coroutine, such as a decorator's.
-                self._run_async(_within(timeout, result))
+                self._run_async(within(timeout, result))
         finally:
             runner.inside = False
             if runner.interrupting:
@@ -133,7 +132,9 @@ class Executor:
 
     def _fail(self, runner: Runner, task: Task, job: Any, error: BaseException, started: float) -> None:
         settlement, finished, error = self._pipeline.failure(task, error, started)
-        if finished and (job := job or self._pipeline.build_late(task, error)) is not None:
+        if finished and job is None:
+            job = self._pipeline.build_late(task, error)
+        if finished and job is not None:
             task.outcome, timeout = settlement, task.envelope.timeout
             call = partial(self._pipeline.call_failed, job, error, self._run_async)
             if timeout is None:
@@ -223,14 +224,3 @@ class Executor:
                 if runner.inside and runner.thread.ident is not None:
                     raise_in_thread(runner.thread.ident, Interrupted)
         return given_up
-
-
-async def _within(timeout: float | None, result: Awaitable[Any]) -> None:
-    """Wait for ``result``, whose thread cannot be interrupted meanwhile."""
-    try:
-        async with asyncio.timeout(timeout) as limit:
-            await result
-    except TimeoutError as error:
-        if limit.expired():
-            raise SoftTimeout from error
-        raise

@@ -106,7 +106,9 @@ class LoopExecutor:
         self, task: Task, job: Any, error: BaseException, started: float, me: asyncio.Task[None]
     ) -> None:
         settlement, finished, error = self._pipeline.failure(task, error, started)
-        if finished and (job := job or self._pipeline.build_late(task, error)) is not None:
+        if finished and job is None:
+            job = self._pipeline.build_late(task, error)
+        if finished and job is not None:
             task.outcome, timeout = settlement, task.envelope.timeout
             call = self._pipeline.await_failed(job, error)
             try:

@@ -127,7 +127,7 @@ class Pipeline:
         try:
             result = job.failed(as_exception(error))
             if inspect.isawaitable(result):
-                run_async(awaited(result))
+                run_async(within(None, result))
         except Exception as raised:  # noqa: BLE001 - the user's code; the job is settled all the same
             _log_failed(job, raised)
 
@@ -147,9 +147,15 @@ class Pipeline:
             _log_failed(job, raised)
 
 
-async def awaited(result: Awaitable[Any]) -> Any:
-    """A coroutine of whatever can be awaited."""
-    return await result
+async def within(timeout: float | None, result: Awaitable[Any]) -> None:
+    """Wait for ``result`` on the loop, for a thread that cannot be interrupted meanwhile."""
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            await result
+    except TimeoutError as error:
+        if limit.expired():
+            raise SoftTimeout from error
+        raise
 
 
 def _log_failed(job: Job, raised: Exception) -> None:

@@ -164,11 +164,15 @@ class Worker:
         if self._running:
             self._grace = grace
             self.request_stop()
-            caller = threading.current_thread()
-            if self._threads.is_inside(caller) or self._loop.is_inside(caller):
+            if self.is_inside():
                 return
             self._ended.wait()
         self._raise_crash()
+
+    def is_inside(self) -> bool:
+        """Whether the caller is a handler that this worker runs."""
+        caller = threading.current_thread()
+        return self._threads.is_inside(caller) or self._loop.is_inside(caller)
 
     def request_stop(self, *, now: bool = False) -> None:
         """Ask for the end without waiting for it; ``now``: without waiting for running jobs either."""

@@ -26,7 +26,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from millstream.brokers.redis.connections import TCP, UNIX
 from millstream.brokers.redis.failures import FAILURES, translate
 from millstream.brokers.redis.link import ClusterLink, Link, PoolLink
-from millstream.connecting import KEY_TTL, REDIS_CONNECTION, RETRY_FOR, readers
+from millstream.connecting import KEY_TTL, REDIS_CONNECTION, RETRY_FOR, length_or_none, readers
 from millstream.errors import ConfigurationError, UnknownScheme
 
 # Not typed by the library.
@@ -47,14 +47,10 @@ SCHEMES = (
 )
 
 
-def _length(text: str) -> int | None:
-    return None if text.lower() == "none" else int(text)
-
-
 # The options of the broker itself, and those of the connection; each with the reader of its text.
 BROKER_OPTIONS: dict[str, Callable[[str], Any]] = {
     "max_payload": int,
-    "max_stream_length": _length,
+    "max_stream_length": length_or_none,
     **readers(KEY_TTL | RETRY_FOR),
 }
 CONNECTION_OPTIONS = readers(REDIS_CONNECTION)

@@ -17,7 +17,7 @@ from millstream.brokers.sql.reading import GroupReader
 from millstream.brokers.sql.rows import chunks, messages
 from millstream.brokers.sql.statements import Statements
 from millstream.brokers.sql.waiting import Hub
-from millstream.connecting import switch
+from millstream.connecting import KEY_TTL, RETRY_FOR, length_or_none, readers, switch
 from millstream.errors import BrokerClosed, ConfigurationError, StreamNotFound
 from millstream.message import (
     MAX_ID,
@@ -41,16 +41,11 @@ PAGE = 5000  # entries of one query; longer answers are gathered
 FOR_EVER = 1 << 62  # as a time
 
 
-def _length(text: str) -> int | None:
-    return None if text.lower() == "none" else int(text)
-
-
 # What may stand in the URL, with the readers of the texts.
 OPTIONS: dict[str, Callable[[str], Any]] = {
     "max_payload": int,
-    "max_stream_length": _length,
-    "key_ttl": float,
-    "retry_for": float,
+    "max_stream_length": length_or_none,
+    **readers(KEY_TTL | RETRY_FOR),
     "prefix": str,
     "create": switch,
 }

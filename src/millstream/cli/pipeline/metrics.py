@@ -13,6 +13,7 @@ from millstream.cli.common import FAILED, OK, Duration, Since, age, console, sho
 from millstream.cli.pipeline.common import PipelineCommand, SparkOpener, Steps, spark_options
 from millstream.errors import InvalidInput
 from millstream.settings import load_settings
+from millstream.spark.spans import seconds_of
 
 if TYPE_CHECKING:
     from millstream.spark.metrics import MetricsResult
@@ -33,11 +34,7 @@ def parse_dimensions(_: click.Context, parameter: click.Parameter, text: str) ->
 
 
 def parse_window(_: click.Context, parameter: click.Parameter, text: str) -> str:
-    """The text of ``--window``, checked where PySpark is there to check it."""
-    try:
-        from millstream.spark.metrics import seconds_of  # noqa: PLC0415 - imports PySpark, an extra
-    except ModuleNotFoundError:
-        return text
+    """The text of ``--window``, checked."""
     try:
         seconds_of(text, "window")
     except InvalidInput as error:
